@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 
-from orchestrator.conversion.weight_mapping import DECODER, VISION, layers_differ, stack_of
+from orchestrator.conversion.weight_mapping import DECODER, FURTHER, FURTHER_LAYER, VISION, layers_differ, stack_of
 from orchestrator.models.blocks.grouped_query_attention.matrices import cross_matrices
 from orchestrator.models.blocks.mlp import matrices as mlp
+from orchestrator.models.blocks.multi_token_prediction import matrices as multi_token_prediction
 from orchestrator.models.blocks.registry import TokenMixer
 from orchestrator.models.blocks.weights import linears
 from orchestrator.models.layers import mixers_of
@@ -18,6 +19,8 @@ def shape_of(key: str, model: ModelSpec, rows: int) -> tuple[int, ...]:
     """Of a key of a table, without the dimensions of layers and experts; `rows` is how many tables of tokens have."""
     if key.startswith("vision.") and model.has_vision:
         return _of_vision(key, model.image_encoder, model.hidden_size)
+    if key.startswith(FURTHER):
+        return _of_further(key, model, rows)
     hidden, name = model.hidden_size, key.removeprefix(stack_of(key))
     number, dot, rest = name.partition(".")
     if dot and number.isdecimal():
@@ -49,6 +52,15 @@ def shape_of(key: str, model: ModelSpec, rows: int) -> tuple[int, ...]:
         "mlp.router": (model.expert_count, hidden),
     }[name]
     return matrix if kind == "weight" else matrix[:1]
+
+
+def _of_further(key: str, model: ModelSpec, rows: int) -> tuple[int, ...]:
+    """Of a key of a layer that predicts further tokens."""
+    name = key.removeprefix(FURTHER).partition(".")[2]
+    if name.startswith(FURTHER_LAYER):
+        return shape_of(DECODER + name.removeprefix(FURTHER_LAYER), model, rows)
+    joined = linears(multi_token_prediction.matrices(model))
+    return joined.get(name, (model.hidden_size,))
 
 
 _ATTENTION, _CROSS_ATTENTION = "self_attention.", "cross_attention."

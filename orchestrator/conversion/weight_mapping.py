@@ -14,6 +14,10 @@ from orchestrator.spec.model import ModelSpec
 
 ENCODER, DECODER, VISION = "encoder.layers.", "decoder.layers.", "vision.block.layers."
 """Keys that begin so hold the weights of all layers, one after the other along their first dimension."""
+FURTHER, FURTHER_LAYER = "mtp.layers.", "transformer_layer."
+"""What keys of layers that predict further tokens begin with, before their number; and behind it those of the layer
+that is as the last one.
+"""
 
 
 class Weight(NamedTuple):
@@ -120,6 +124,11 @@ class Family:
     family without one, the decoder."""
     left_out: tuple[str, ...] = ()
     """How names begin of what predicts further tokens, which is left out."""
+    further: tuple[Rule, ...] = ()
+    """What a layer that predicts further tokens has in addition to the last layer's, by our keys behind its number.
+    There it is numbered as the next layer. Nothing where a family has no such layers."""
+    further_copies: Mapping[str, str] = field(default_factory=dict)
+    """What such a layer has a second time -> what it is a copy of."""
     derived: tuple[Derived, ...] = ()
     """In the order in which an import reads them."""
     global_interval: int | None = None
@@ -139,6 +148,28 @@ class Family:
                         continue
                     if rule.mixer in (None, mixers[layer or 0].name):
                         yield from _of_layer(rule, layer, model)
+        for depth in range(model.mtp_num_layers):
+            yield from self._further_weights(depth, rules, model)
+
+    def _further_weights(self, depth: int, rules: list[Rule], model: ModelSpec) -> Iterator[Weight]:
+        kind = "routed" if model.moe_layers[-1] else "dense"
+        alike = (rule for rule in rules if rule.ours.startswith(DECODER) and rule.only_in in (None, kind))
+        begin, number = f"{FURTHER}{depth}.", model.num_layers + depth
+        for rule in self.further:
+            yield Weight(replace(rule, ours=begin + rule.ours), (), (), tuple(n.format(n=number) for n in rule.theirs))
+        for rule in alike:
+            own = replace(rule, ours=f"{begin}{FURTHER_LAYER}{rule.ours.removeprefix(DECODER)}")
+            yield from _by_expert(own, (), (), number, model)
+
+    def copies_of(self, model: ModelSpec) -> dict[str, str]:
+        """What files of a model may hold a second time -> what it is a copy of."""
+        return {**self.copies, **self.further_copies_of(model)}
+
+    def further_copies_of(self, model: ModelSpec) -> dict[str, str]:
+        """Of that what layers that predict further tokens have, which an export writes too."""
+        numbers = range(model.num_layers, model.num_layers + model.mtp_num_layers)
+        tied = {} if model.untie_embeddings_and_output_weights else self.copies
+        return {copy.format(n=n): tied.get(of, of) for n in numbers for copy, of in self.further_copies.items()}
 
     def leaves_out(self, name: str, model: ModelSpec) -> bool:
         """Whether a weight there is one that nothing of a model is computed with."""
@@ -147,7 +178,8 @@ class Family:
         if self.longer is None or not name.startswith(self.longer):
             return name in self.unused
         number = name.removeprefix(self.longer).partition(".")[0]
-        return number.isdecimal() and int(number) >= layers_of(DECODER if self.decoder is None else VISION, model)
+        layers = layers_of(VISION, model) if self.decoder is not None else model.num_layers + model.mtp_num_layers
+        return number.isdecimal() and int(number) >= layers
 
 
 def only(value: Any) -> Any:
@@ -171,6 +203,13 @@ def _of_layer(rule: Rule, layer: int | None, model: ModelSpec) -> Iterator[Weigh
     if stack == DECODER and layers_differ(model):
         rule = replace(rule, ours=f"{DECODER}{layer}.{rule.ours.removeprefix(DECODER)}")
         place, within = (), ()
+    yield from _by_expert(rule, place, within, layer, model)
+
+
+def _by_expert(
+    rule: Rule, place: tuple[int, ...], within: tuple[int, ...], layer: int, model: ModelSpec
+) -> Iterator[Weight]:
+    """A weight of a layer, or that of each of its experts."""
     if not rule.of_experts:
         yield Weight(rule, place, within, tuple(name.format(n=layer) for name in rule.theirs))
         return

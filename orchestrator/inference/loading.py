@@ -70,8 +70,8 @@ def _warn(path: Path, message: str) -> None:
 
 def without_training(job: JobSpec) -> JobSpec:
     """The same network without what only training uses: replicas, over which experts may be spread, virtual stages,
-    sequences that are shared out, and a capacity of experts: which tokens that drops, megatron-core's router would
-    decide by padding and by the other texts of a batch.
+    sequences that are shared out, layers that predict further tokens, and a capacity of experts: which tokens that
+    drops, megatron-core's router would decide by padding and by the other texts of a batch.
     """
     parallelism: dict[str, Any] = {
         **{"data_parallel_size": 1, "context_parallel_size": 1, "expert_model_parallel_size": 1},
@@ -83,4 +83,6 @@ def without_training(job: JobSpec) -> JobSpec:
     # What has no logits for a loss has none to draw from; what is kept for a backward pass is not kept.
     unused = {"fused_linear_cross_entropy": False, "cpu_offloading_num_layers": None}
     runtime = {**unused, "gradient_accumulation_fusion": False}
-    return job.changed(parallelism=parallelism, runtime=runtime, model={"moe_expert_capacity_factor": None})
+    return job.changed(
+        parallelism=parallelism, runtime=runtime, model={"moe_expert_capacity_factor": None, "mtp_num_layers": 0}
+    )

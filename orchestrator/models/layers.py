@@ -10,6 +10,7 @@ from orchestrator.models.blocks.registry import (
     EXPERTS,
     GATED_DELTA_NET,
     MLP,
+    MULTI_TOKEN_PREDICTION,
     STATE_SPACE,
     Block,
     TokenMixer,
@@ -52,6 +53,14 @@ def mixers_of(model: Any) -> tuple[TokenMixer, ...]:
     """What is in the place of self-attention in each layer of a transformer."""
     attentions = (attention_of(model), GATED_DELTA_NET)
     return tuple(map(attentions.__getitem__, model.linear_attention_layers))
+
+
+def prediction_layers(model: Any) -> tuple[Layer, ...]:
+    """The blocks of each layer behind the last one that predicts a further token: those of that one."""
+    if not model.predicts_further:
+        return ()
+    count: int = model.mtp_num_layers
+    return ((MULTI_TOKEN_PREDICTION, *layers(model)[-1]),) * count
 
 
 def matrices_of(model: Any, layer: Layer) -> tuple[Matrix, ...]:

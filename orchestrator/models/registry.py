@@ -18,6 +18,7 @@ Feature = Literal[
     "images",
     "joined_loss",
     "linear_attention",
+    "multi_token_prediction",
     "multipliers",
     "output_gate",
     "output_norms",
@@ -28,9 +29,9 @@ Feature = Literal[
 ]
 """What a family may be combined with: low-rank adapters, sequences cut over ranks, training on conversations, layers
 with experts, FlashAttention 4, images among the tokens, an output layer joined with its loss, linear attention in some
-layers, factors of embeddings, branches and logits, gates of what attention gives, norms of what attention and MLP give,
-layers that differ in their rotary positions, rotary positions applied by a kernel of our own, a head for labelled
-examples, and tensor parallelism that sends while it multiplies."""
+layers, predictions of further tokens, factors of embeddings, branches and logits, gates of what attention gives, norms
+of what attention and MLP give, layers that differ in their rotary positions, rotary positions applied by a kernel of
+our own, a head for labelled examples, and tensor parallelism that sends while it multiplies."""
 Positions = Literal["rope", "learned_absolute", "alibi", "relative", "none"]
 """How positions are told apart, as `model.position_embedding_type` has it."""
 
@@ -73,8 +74,8 @@ GPT: Final = ModelFamily(
     supports=frozenset(
         (
             *("adapters", "context_parallelism", "conversations", "experts", "images", "linear_attention"),
-            *("flash_attention", "joined_loss", "multipliers", "output_gate", "output_norms", "positions_by_layer"),
-            *("rotated_projection", "tensor_overlap"),
+            *("flash_attention", "joined_loss", "multi_token_prediction", "multipliers", "output_gate", "output_norms"),
+            *("positions_by_layer", "rotated_projection", "tensor_overlap"),
         )
     ),
     is_decoder_only=True,

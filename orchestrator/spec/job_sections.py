@@ -99,8 +99,11 @@ class JobSections(Section):
 
     @property
     def shares_embedding(self) -> bool:
-        """Whether the output layer's weights are the embedding's; a task's head has its own."""
-        return not self.model.untie_embeddings_and_output_weights and not self.has_task
+        """Whether the last layers need the embedding too: as the weights of the output layer, which a task's head has
+        of its own, or to predict further tokens.
+        """
+        model = self.model
+        return not self.has_task and (model.predicts_further or not model.untie_embeddings_and_output_weights)
 
     @property
     def weight_replicas(self) -> int:

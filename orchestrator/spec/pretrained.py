@@ -12,8 +12,11 @@ trained may be other weights."""
 
 def other_network(theirs: JobSpec, ours: JobSpec) -> list[Change]:
     """Fields of the model by which the weights of one job are those of another network than the other's. An encoder of
-    images may be new."""
+    images may be new, and so may layers that predict further tokens, which a model may leave out too.
+    """
     unread = _OTHERWISE_CHECKED if theirs.model.has_vision else (*_OTHERWISE_CHECKED, "model.vision")
+    if not (theirs.model.predicts_further and ours.model.predicts_further):
+        unread = (*unread, "model.mtp_num_layers")
     return [
         change
         for change in diff_jobs(theirs, ours)

@@ -44,7 +44,7 @@ def unless_compared(dtype: str) -> Path | None:
 def compared(run: RunDir) -> list[str]:
     """The metrics that no layout may change: losses of all kinds, by part, and the gradient's norm."""
     names = {name for record in read_lines(run.metrics_file) for name in record["values"]}
-    kept = ("train/loss", "train/moe/", "train/grad_norm", "validation/loss")
+    kept = ("train/loss", "train/moe/", "train/mtp/", "train/grad_norm", "validation/loss")
     return sorted(name for name in names if name.startswith(kept))
 
 

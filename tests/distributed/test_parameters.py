@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.faults import Ranks
@@ -41,7 +42,28 @@ def of_preset(name: str) -> JobSpec:
 
 
 PRESETS = {f"preset-{name}": of_preset(name) for name in preset_names()}
-REPLICAS = {name: one_replica(path) for name, path in SHIPPED.items()} | PRESETS
+MTP = {
+    **{"num_layers": 4, "hidden_size": 32, "num_attention_heads": 4, "seq_length": 32, "vocab_size": 300},
+    **{"normalization": "RMSNorm", "activation": "swiglu", "mtp_num_layers": 2},
+}
+
+
+def of_further_tokens(**model: Any) -> JobSpec:
+    """A job that predicts further tokens, at PP = 2."""
+    sections = {
+        **{"name": "mtp", "model": {**MTP, **model}, "data": {"random_tokens": True}, "batch": {}},
+        **{"optimizer": {"lr": 1e-4}, "schedule": {"train_iters": 1}},
+        "parallelism": {"pipeline_model_parallel_size": 2},
+    }
+    return load_text(json.dumps(sections)).job
+
+
+FURTHER = {
+    "mtp-tied": of_further_tokens(),
+    "mtp-untied": of_further_tokens(untie_embeddings_and_output_weights=True),
+    "mtp-experts": of_further_tokens(num_experts=4, add_bias_linear=False, moe_layer_freq=[0, 1, 1, 1]),
+}
+REPLICAS = {name: one_replica(path) for name, path in SHIPPED.items()} | PRESETS | FURTHER
 
 
 @pytest.mark.parametrize("processes", sorted({job.world_size for job in REPLICAS.values()}))

@@ -30,7 +30,11 @@ FAMILIES: dict[str, dict[str, Any]] = {
         },
         **{"kv_lora_rank": 16, "qk_head_dim": 8, "qk_pos_emb_head_dim": 4, "v_head_dim": 6, "num_experts": 4},
         **{"moe_ffn_hidden_size": 24, "moe_shared_expert_intermediate_size": 40, "moe_aux_loss_coeff": 0.05},
-        "moe_router_pre_softmax": True,
+        **{"moe_router_pre_softmax": True, "mtp_num_layers": 1, "untie_embeddings_and_output_weights": True},
+    },
+    "mtp": {
+        **{**_MODEL, "activation": "swiglu", "normalization": "RMSNorm", "num_query_groups": 2},
+        **{"mtp_num_layers": 2, "mtp_loss_scaling_factor": 0.5},
     },
     "delta": {
         **{**_MODEL, "activation": "swiglu", "normalization": "RMSNorm", "num_query_groups": 2, "qk_layernorm": True},
@@ -107,6 +111,7 @@ TOLERANCE = {"fp32": 1e-5, "bf16": 1e-2}
 REFUSED = {
     ("gpt", "ep2"): "num_experts",
     ("latent", "ep2"): "num_experts",
+    ("mtp", "ep2"): "num_experts",
     ("vision", "ep2"): "num_experts",
     ("vision", "cp2"): "context",
     ("experts", "tp2"): "sequence_parallel",
@@ -131,6 +136,7 @@ ONLY = {
     "olmo2": ("tp2", "tp2-sp", "pp2", "dp2", "cp2", "tp2-pp2-interleaved-sp"),
     "deepseek": ("ep2", "tp2-sp", "tp2-pp2-sp"),
     "delta": ("ep2", "tp2-sp", "tp2-pp2-interleaved-sp"),
+    "mtp": ("tp2-sp", "pp2", "dp2", "cp2", "tp2-pp2-interleaved-sp"),
     "muon": ("plain-optimizer", "tp2-sp", "pp2", "dp2", "dp2-plain-optimizer", "cp2", "tp2-pp2-interleaved-sp"),
 }
 """Where a family differs from another in its norms, windows and positions, or in its optimizer alone, and other layouts

@@ -16,6 +16,7 @@ from orchestrator.cli.models.megatron import check_exported, export_megatron, im
 from orchestrator.cli.models.weights import Iteration, WeightsName, tell_new_meaning, weights_named, whole_checkpoint
 from orchestrator.cli.outputs import refuse_printed
 from orchestrator.conversion.hugging_face.configuration import merged_rates, read_config, to_dtype, to_model
+from orchestrator.conversion.hugging_face.families.mixture_of_experts.further_tokens import layers_of_further_tokens
 from orchestrator.conversion.hugging_face.families.registry import family_of_folder, family_of_job
 from orchestrator.conversion.hugging_face.processor_values import image_token_note, refuse_other_pixels
 from orchestrator.conversion.weight_mapping import Family
@@ -171,6 +172,10 @@ IterationOption = Annotated[
     int | None, typer.Option("--iteration", min=0, help="megatron-lm: which checkpoint; the latest by default.")
 ]
 
+MultiTokenPrediction = Annotated[
+    bool, typer.Option("--mtp", help="hf: also import the layers of multi-token prediction, which are left out else.")
+]
+
 
 def import_(
     folder: FolderOption,
@@ -179,6 +184,7 @@ def import_(
     output: OutputOption = None,
     job_file: JobFile = None,
     iteration: IterationOption = None,
+    mtp: MultiTokenPrediction = False,
     runs_dir: RunsDir = None,
     as_json: AsJson = False,
 ) -> None:
@@ -194,6 +200,8 @@ def import_(
     if not source.exists():
         raise UserError(f"{source} does not exist", code="file_not_found")
     if from_ == "megatron-lm" or (from_ is None and is_megatron(source)):
+        if mtp:
+            raise UserError("--mtp goes with --from hf")
         if output is not None:
             raise UserError(
                 "--output goes with --from hf: of Megatron-LM's checkpoints, --job names the job",
@@ -209,6 +217,8 @@ def import_(
     if output is not None:
         _require_free(output)
     written = _document(name or _as_name(source.name), config, family, source)
+    if mtp:
+        written["model"]["mtp_num_layers"] = layers_of_further_tokens(config, family)
     text = yaml.safe_dump(written, sort_keys=False)
     job = load_text(text, f"the job made of {source / 'config.json'}").job
     check_installed(job)

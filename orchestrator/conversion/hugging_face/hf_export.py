@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -70,6 +70,8 @@ class Source:
             dtype = self._dtype(weight)
             parts = self._parts(weight, torch.empty(shape, dtype=dtype, device="meta"))
             found += [Entry(name, tuple(part.shape), dtype) for name, part in zip(weight.theirs, parts, strict=True)]
+        by_name = {entry.name: entry for entry in found}
+        found += [replace(by_name[of], name=copy) for copy, of in self.family.further_copies_of(self.model).items()]
         return [*found, *(Entry(name, tuple(tensor.shape), tensor.dtype) for name, tensor in self.unused())]
 
     def tensors(self, weight: Weight) -> Iterator[torch.Tensor]:
@@ -88,6 +90,13 @@ class Source:
             )
             for name, number in self.family.unused.items():
                 yield name, torch.full((width,), number, dtype=dtype)
+
+    def copies(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """What layers that predict further tokens have of the tables a second time."""
+        weights = {weight.theirs[0]: weight for weight in self.family.weights(self.model) if not weight.place}
+        for copy, of in self.family.further_copies_of(self.model).items():
+            [tensor] = self.tensors(weights[of])
+            yield copy, tensor
 
     def _dtype(self, weight: Weight) -> torch.dtype:
         wanted = torch.float32 if weight.rule.stays_fp32 else self.dtype
@@ -232,6 +241,6 @@ def _write_weights(source: Source, shards: list[list[Entry]], folder: Path, thre
                 advance(tensor.nbytes)
 
         in_threads(convert, list(source.family.weights(source.model)), threads)
-        for name, tensor in source.unused():
+        for name, tensor in (*source.copies(), *source.unused()):
             files.write(name, tensor)
         files.finish()

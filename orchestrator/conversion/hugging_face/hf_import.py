@@ -16,7 +16,7 @@ from orchestrator.conversion.shapes import shape_of
 from orchestrator.conversion.staging import require_room
 from orchestrator.conversion.tensors.safetensors_reader import PublishedWeights
 from orchestrator.conversion.tensors.tensor_writer import TensorPart, write_tensors
-from orchestrator.conversion.weight_mapping import Family, Weight, stack_of
+from orchestrator.conversion.weight_mapping import FURTHER, Family, Weight, stack_of
 from orchestrator.errors import UserError
 from orchestrator.planning.vocabulary import Vocabulary, vocabulary
 from orchestrator.run_directory.checkpoints.commit_markers import file_record, write_commit
@@ -36,8 +36,9 @@ def import_weights(source: Path, job: JobSpec, family: Family, target: Path, thr
     published = PublishedWeights(source, family)
     weights = list(family.weights(job.model))
     left_out = sorted(name for name in published if family.leaves_out(name, job.model))
-    published.check(_their_shapes(weights, job.model, words), ignored=(*family.copies, *left_out))
+    published.check(_their_shapes(weights, job.model, words), ignored=(*family.copies_of(job.model), *left_out))
     check_copies(published, weights)
+    check_further_copies(published, job.model)
     parts = _parts(published, weights, job.model, words)
     carried = files_to_carry(job)
     total = sum(part.bytes for part in parts)
@@ -84,6 +85,17 @@ def check_copies(published: PublishedWeights, weights: list[Weight]) -> None:
                 f"config.json says tie_word_embeddings: true, and {name} is not {of}: "
                 "write false there if the output layer has weights of its own",
                 code="tied_weights_differ",
+            )
+
+
+def check_further_copies(published: PublishedWeights, model: ModelSpec) -> None:
+    """Raises UserError where a layer that predicts further tokens has tables of its own."""
+    for name, of in published.family.further_copies_of(model).items():
+        if name in published and not torch.equal(published.read(name), published.read(of)):
+            raise UserError(
+                f"{name} is not {of}, and such a layer has no table of its own in this version: leave out "
+                "model.mtp_num_layers",
+                code="further_tables_differ",
             )
 
 
@@ -135,6 +147,10 @@ def _objects(weights: list[Weight]) -> list[str]:
         if weight.within:
             numbers = (".".join(map(str, indices)) for indices in (weight.place, weight.within))
             found.append(f"{module}._extra_state/shard_{'_'.join(numbers)}")
-        elif stack_of(module) or module.endswith(("final_layernorm", "projector.linear_fc1", "projector.linear_fc2")):
+        elif (
+            stack_of(module)
+            or module.startswith(FURTHER)
+            or module.endswith(("final_layernorm", "projector.linear_fc1", "projector.linear_fc2"))
+        ):
             found.append(f"{module}._extra_state/shard_0_1")
     return list(dict.fromkeys(found))

@@ -237,6 +237,12 @@ def require_representable(job: JobSpec) -> None:
             "support: export it --to hf",
             code="linear_attention_not_in_megatron",
         )
+    if job.model.predicts_further:
+        raise UserError(
+            f"{job.name} predicts further tokens (model.mtp_num_layers), which checkpoints for Megatron-LM do not "
+            "support: export it --to hf",
+            code="further_tokens_not_in_megatron",
+        )
     if job.model.has_adapters:
         raise UserError(
             f"{job.name} has adapters (model.lora), which Megatron-LM's checkpoints do not support: export it --to "

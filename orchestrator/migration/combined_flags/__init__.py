@@ -10,6 +10,7 @@ from orchestrator.migration.combined_flags.latent_attention import LATENT_TOGETH
 from orchestrator.migration.combined_flags.linear_attention import LINEAR_TOGETHER
 from orchestrator.migration.combined_flags.losses import LOSSES
 from orchestrator.migration.combined_flags.model import MODEL
+from orchestrator.migration.combined_flags.multi_token_prediction import PREDICTIONS
 from orchestrator.migration.combined_flags.muon import MUON
 from orchestrator.migration.combined_flags.task import TASK
 from orchestrator.migration.combined_flags.tracking import TRACKING
@@ -22,6 +23,7 @@ TOGETHER: tuple[FlagGroup, ...] = (
     *EXPERTS_TOGETHER,
     *LATENT_TOGETHER,
     *LINEAR_TOGETHER,
+    *PREDICTIONS,
     *DATA,
     *TASK,
     *TRAINING,

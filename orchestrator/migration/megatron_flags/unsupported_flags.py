@@ -47,7 +47,7 @@ _OTHER_MODEL = "it is for another kind of model"
 _FP8 = "of FP8 this version has delayed, tensorwise and blockwise scaling of the layers' matrix products; no FP4"
 _EXPERTS = "this option of experts is not in this version"
 _VARIANT = "this variant of the model is not in this version"
-_NO_MTP = "multi-token prediction is not in this version"
+_MTP = "this option of multi-token prediction is not in this version"
 _NO_FIM = "fill-in-the-middle data is not in this version"
 _NO_RL = "reinforcement learning is not in this version"
 _NO_TEACHER = "distillation and frozen layers are not in this version"
@@ -165,7 +165,7 @@ _OTHER_TRAINING: dict[str, str] = {
         apply-residual-connection-post-layernorm quick-geglu glu-linear-offset= activation-func-clamp-value=
         softmax-type= rotary-interleaved embedding-init-method-std= init-method-xavier-uniform
         fp32-residual-connection enable-gpt-oss qk-l2-norm""",
-    _NO_MTP: "mtp-num-layers=",
+    _MTP: "mtp-detach-heads mtp-use-repeated-layer mtp-standalone",
     _NO_MUP: "use-mup",
     _EXPERTS: """
         moe-router-force-load-balancing moe-router-force-biased= moe-router-quantile-balancing-ema=
@@ -222,7 +222,7 @@ _FAMILIES_OF_FLAGS: tuple[tuple[str, str, Effect], ...] = (
     (r"muon-tp-mode", "every layout orthogonalizes whole matrices, not their parts on tensor-parallel ranks", "aside"),
     (r"muon-scalar-optimizer", "what muon does not orthogonalize is updated by adam", "aside"),
     (r"lion-.*", "it goes with --optimizer lion", "aside"),
-    (r"mtp-.*", "it goes with --mtp-num-layers", "aside"),
+    (r"mtp-(?!(num-layers|loss-scaling-factor)$).*", _MTP, "training"),
     (r"fim-.*", "it goes with --fim-data", "aside"),
     (r"(no-)?(rl|grpo|langrl)-.*", "it goes with --perform-rl-step", "aside"),
     (r"qk-clip-.*", "it goes with --qk-clip", "aside"),
@@ -309,7 +309,6 @@ HARMLESS_VALUES: dict[str, tuple[str, ...]] = {
     "softmax-type": ("vanilla",),
     "mlp-type": ("standard",),
     "expert-interval": ("1",),
-    "mtp-num-layers": ("0",),
     "glu-linear-offset": ("0.0", "0"),
     "moe-input-jitter-eps": ("0.0", "0"),
     "error-injection-rate": ("0",),

@@ -80,14 +80,18 @@ class RoutedMemory(FeedForwardMemory, Protocol):
     def buffers(self, model: Any, shape: RankShape) -> int: ...
 
 
-class AttentionTime(Protocol):
-    """`time.py` of an attention: what is moved in memory and between ranks beside matrices and scores."""
+class MovingPart(Protocol):
+    """`time.py` of a block: what is moved in memory and between ranks beside its matrices."""
 
     def moved(self, model: Any, work: CoreWork) -> ForwardBackward: ...
 
-    def exchanged(self, model: Any) -> int: ...
-
     def gathered(self, model: Any, tp: int) -> int: ...
+
+
+class AttentionTime(MovingPart, Protocol):
+    """The same of an attention, beside its scores too."""
+
+    def exchanged(self, model: Any) -> int: ...
 
     def more_launches(self, model: Any) -> ForwardBackward: ...
 

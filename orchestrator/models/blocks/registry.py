@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from orchestrator.models.blocks.grouped_query_attention.fields import GroupedQueryAttentionSpec
     from orchestrator.models.blocks.latent_attention.fields import LatentAttentionSpec
     from orchestrator.models.blocks.mlp.fields import MlpSpec
+    from orchestrator.models.blocks.multi_token_prediction.fields import MultiTokenPredictionSpec
     from orchestrator.models.blocks.protocols import (
         AttentionMatrices,
         AttentionTime,
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
         LayersPart,
         MatricesPart,
         MemoryPart,
+        MovingPart,
         RoutedMemory,
         RoutedTime,
         RulesPart,
@@ -172,6 +174,20 @@ class StateSpaceBlock(Block):
         return self.matrices.scan(model)
 
 
+class PredictionBlock(Block):
+    """What joins a hidden state and the embedding of a further token, before a layer that predicts the next one."""
+
+    @cached_property
+    def time(self) -> MovingPart:
+        return cast("MovingPart", self.part("time"))
+
+    def moved(self, model: Any, work: CoreWork) -> ForwardBackward:
+        return self.time.moved(model, work)
+
+    def gathered(self, model: Any, tp: int) -> int:
+        return self.time.gathered(model, tp)
+
+
 class TokenMixer(Block):
     """What is in the place of self-attention in a transformer's layer."""
 
@@ -289,7 +305,7 @@ LATENT: Final = AttentionBlock(
     is_used=lambda model: bool(model.has_latent_attention),
     field="kv_lora_rank",
     families=(GPT,),
-    features=frozenset(("context_parallelism", "conversations", "experts", "joined_loss")),
+    features=frozenset(("context_parallelism", "conversations", "experts", "joined_loss", "multi_token_prediction")),
     declares="LatentAttentionSpec",
 )
 ATTENTIONS: Final = (LATENT, GROUPED_QUERY)
@@ -299,9 +315,18 @@ GATED_DELTA_NET: Final = LinearAttentionBlock("gated_delta_net", declares="Gated
 MLP: Final = FeedForwardBlock("mlp", declares="MlpSpec")
 EXPERTS: Final = RoutedBlock("experts", declares="ExpertsSpec")
 STATE_SPACE: Final = StateSpaceBlock("state_space", declares="StateSpaceSpec")
+MULTI_TOKEN_PREDICTION: Final = PredictionBlock("multi_token_prediction", declares="MultiTokenPredictionSpec")
 RESIDUAL_STREAM: Final = Block("residual_stream", declares="ResidualStreamSpec")
 """No branch, and in no layer's list: what is around each of them."""
-BLOCKS: Final[tuple[Block, ...]] = (*ATTENTIONS, GATED_DELTA_NET, MLP, EXPERTS, STATE_SPACE, RESIDUAL_STREAM)
+BLOCKS: Final[tuple[Block, ...]] = (
+    *ATTENTIONS,
+    GATED_DELTA_NET,
+    MLP,
+    EXPERTS,
+    STATE_SPACE,
+    MULTI_TOKEN_PREDICTION,
+    RESIDUAL_STREAM,
+)
 
 
 class _BlockFields:
@@ -320,6 +345,7 @@ if TYPE_CHECKING:
         MlpSpec,
         ExpertsSpec,
         StateSpaceSpec,
+        MultiTokenPredictionSpec,
         ResidualStreamSpec,
     ):
         """The base of `model`."""

@@ -41,6 +41,9 @@ LINEAR_FORMULA = (
     "attention's; u key width, v value width, n value heads, d width of a key, w tokens of the convolution"
 )
 """Behind the formula of a decoder. Megatron-LM counts the delta rule as 8*v*d as well."""
+FURTHER_FORMULA = "plus, for each layer of multi-token prediction, a layer, 12*h*h and 6*V*h"
+CAUSAL_FURTHER_FORMULA = f"{FURTHER_FORMULA}, and 18*h for its norms"
+_NORMS_OF_PREDICTION = 3
 _MASKED_LM_HEAD = " + 6*h*h"
 """Its dense layer."""
 
@@ -60,6 +63,8 @@ def formula(job: JobSpec) -> str:
         return f"{of_layers}; plus {vision_formula(model.image_encoder)}"
     if model.has_linear_attention:
         return f"{of_layers}{LINEAR_FORMULA}"
+    if model.predicts_further:
+        return f"{of_layers}; {CAUSAL_FURTHER_FORMULA if causal else FURTHER_FORMULA}"
     has_head = model.family.is_masked_lm and not causal
     return of_layers.replace(" + 6*V*h)", f" + 6*V*h{_MASKED_LM_HEAD})") if has_head else of_layers
 
@@ -92,7 +97,9 @@ def _flops(job: JobSpec, tokens: int, padded_vocab: int, *, causal: bool) -> flo
         return float(tokens * layers)
     h = model.hidden_size
     head = h if model.family.is_masked_lm and not causal else 0
-    flops = float(tokens * (layers + 6 * (padded_vocab + head) * h))
+    outputs = (1 + model.mtp_num_layers) * padded_vocab
+    norms = _NORMS_OF_PREDICTION * model.mtp_num_layers if causal else 0
+    flops = float(tokens * (layers + 6 * (outputs + head + norms) * h))
     return flops + tokens / model.seq_length * vision_flops(model)
 
 

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from orchestrator.models.blocks.base import Matrix
 from orchestrator.models.blocks.registry import Block
-from orchestrator.models.layers import layers
+from orchestrator.models.layers import layers, prediction_layers
 from orchestrator.planning.layout.chunk_layers import kinds_of
 from orchestrator.spec.model import ModelSpec
 
 
 def layers_flops(model: ModelSpec, *, causal: bool = False) -> float:
-    """Floating-point operations of forward and backward of all layers over one token. `causal`: as Megatron-LM counts
+    """Floating-point operations of forward and backward of all layers over one token, with those that predict
+    further tokens. `causal`: as Megatron-LM counts
     them (num_floating_point_operations of its training/training.py).
     """
-    kinds = kinds_of(layers(model))
+    kinds = kinds_of((*layers(model), *prediction_layers(model)))
     return sum(count * sum(_block_flops(model, block, causal) for block in layer) for layer, count in kinds)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from functools import cache
 
 from orchestrator.models.blocks.registry import Block
-from orchestrator.models.layers import Layer, layers
+from orchestrator.models.layers import Layer, layers, prediction_layers
 from orchestrator.planning.layout.topology import layers_of_stages
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.layout.stages import layers_of_chunks
@@ -24,7 +24,17 @@ def kinds_of(every: Iterable[Layer]) -> Kinds:
 
 
 def kinds_of_stages(job: JobSpec) -> tuple[tuple[Kinds, ...], ...]:
-    """[stage][chunk]: the layers of each, of a model whose layers are all in one row."""
+    """[stage][chunk]: the layers of each, of a model whose layers are all in one row. Those that predict further tokens
+    are in the last chunk.
+    """
+    found = _without_predictions(job)
+    if more := kinds_of(prediction_layers(job.model)):
+        *others, last = found
+        return (*others, (*last[:-1], (*last[-1], *more)))
+    return found
+
+
+def _without_predictions(job: JobSpec) -> tuple[tuple[Kinds, ...], ...]:
     model, degrees = job.model, job.parallelism
     every = layers(model)
     if len(set(every)) == 1:

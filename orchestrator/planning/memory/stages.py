@@ -158,7 +158,8 @@ def _lasting(job: JobSpec, count: int, experts: int, sizes: RankShape, layers: L
     buffers = _CUBLAS_WORKSPACE * (3 if layers == "transformer_engine" else 2)
     buffers += masks(job, sizes, layers)
     if sizes.sequence_parallel and (layers == "torch" or last):
-        buffers += sizes.whole_stream  # megatron-core's linears gather their input into one buffer
+        # megatron-core's linears gather their input into one buffer: that of a further token's is twice as wide.
+        buffers += sizes.whole_stream * (2 if last and job.model.predicts_further else 1)
     if job.model.position_embedding_type == "rope":
         chunks = job.parallelism.num_model_chunks
         buffers += chunks * sizes.positions * rotary_width(job.model) * FP32  # the angles, which each chunk keeps
@@ -216,6 +217,8 @@ def _moments(
         ends += held * (sizes.stream + sizes.own_tokens * norm_statistics(job.model))
     passes = _saved(chunks, in_flight.ever) + ends + counters
     backward = max(each.backward for each in chunks)
+    if last and model.predicts_further:  # gradients of the hidden states that are still to be reached
+        backward += (model.mtp_num_layers - 1) * sizes.stream
     if last and in_flight.ever[-1] == 0:
         # In an earlier chunk's backward pass: the gradient and the next input, received, and the output on its way.
         backward += 3 * sizes.stream
@@ -241,6 +244,7 @@ def _last_moments(
 ) -> list[tuple[str, dict[str, int]]]:
     """In the backward pass of the loss and of the output layer, whose table has `vocab` rows on this rank."""
     width, table = sizes.width, vocab * sizes.hidden * sizes.width
+    losses = 1 + job.model.mtp_num_layers  # all are computed before the first backward pass
     if job.runtime.fused_linear_cross_entropy:
         # Of a chunk its logits, then their gradient; of all the gathered input and its gradient; of the table a chunk's
         # gradient, where the product does not add it to the sum, which is the buffer if that is in fp32. An empty table
@@ -248,10 +252,10 @@ def _last_moments(
         chunk = min(sizes.tokens, tokens_of_chunk(sizes.tokens, vocab)) * vocab * width
         in_fp32 = job.precision.grad_reduce_in_fp32 or width == FP32
         of_table = max(table - chunk, 0) if adds_in_products(job) else table
-        other = 2 * sizes.whole_stream + of_table + (0 if in_fp32 else vocab * sizes.hidden * FP32)
+        other = (1 + losses) * sizes.whole_stream + of_table + (0 if in_fp32 else vocab * sizes.hidden * FP32)
         return [("loss", {**held, "logits": chunk, "temporary": other})]
     # The gradient takes the logits' place. A cap keeps its tangents, and makes a gradient of the logits before it.
-    logits, capped = sizes.tokens * vocab * width, capped_logits(job, sizes, vocab)
+    logits, capped = losses * sizes.tokens * vocab * width, losses * capped_logits(job, sizes, vocab)
     linear = sizes.whole_stream + table + (sizes.stream if sizes.sequence_parallel else 0)
     return [
         ("loss", {**held, "logits": logits + 2 * capped, "temporary": 0}),

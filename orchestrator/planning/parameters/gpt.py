@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from orchestrator.models.blocks.base import Degrees, norm_parameters
-from orchestrator.models.layers import layers
+from orchestrator.models.layers import layers, prediction_layers
 from orchestrator.planning.layout.chunk_layers import in_stages, kinds_of
 from orchestrator.planning.parameters.counts import Parameters, ranks_of
 from orchestrator.planning.parameters.layer import degrees_of, expert_parameters, layer_parameters
@@ -22,7 +22,8 @@ def parameters(job: JobSpec, padded_vocab: int) -> Parameters:
     stages = stage_parameters(job, padded_vocab)
     embedding = embedding_parameters(model, padded_vocab, 1)
     output = 0 if tied else padded_vocab * model.hidden_size
-    kinds, vision, whole = kinds_of(layers(model)), vision_parameters(model, 1), Degrees()
+    every = (*layers(model), *prediction_layers(model))
+    kinds, vision, whole = kinds_of(every), vision_parameters(model, 1), Degrees()
     of_layers = sum(count * layer_parameters(model, whole, layer) for layer, count in kinds)
     routed = {layer: expert_parameters(model, whole, layer) for layer, _ in kinds}
     of_an_expert = sum(count * routed[layer] // max(model.expert_count, 1) for layer, count in kinds)
@@ -45,7 +46,9 @@ def stage_parameters(job: JobSpec, padded_vocab: int) -> tuple[int, ...]:
     counts = in_stages(job, partial(layer_parameters, model, degrees_of(degrees)))
     counts[0] += embedding_parameters(model, padded_vocab, tp) + vision_parameters(model, tp)
     counts[-1] += norm_parameters(model, model.hidden_size)
-    if not job.has_task and (model.untie_embeddings_and_output_weights or pp > 1):
+    if model.predicts_further and pp > 1:  # a copy of the embedding, which is the output layer too where they are tied
+        counts[-1] += padded_vocab // tp * model.hidden_size
+    if not job.has_task and (model.untie_embeddings_and_output_weights or (pp > 1 and not model.predicts_further)):
         counts[-1] += padded_vocab // tp * model.hidden_size
     return tuple(counts)
 

@@ -56,7 +56,7 @@ def _beside(group: Group, seconds: float, window: float, last: float) -> float:
 
 
 def _tied_embedding(setting: Setting) -> float:
-    """With tied embeddings the first and the last stage sum their gradients of the table, at the end."""
+    """Where both need the embedding, the first and the last stage sum their gradients of the table, at the end."""
     stages = setting.job.parallelism.pipeline_model_parallel_size
     if stages == 1 or setting.is_frozen or not setting.job.shares_embedding:
         return 0.0

@@ -199,6 +199,8 @@ def _chunk(setting: Setting, layer: Pass, kinds: Kinds, accumulation: float, fir
         setting, Pass(scale(layer.forward, layers), add(scale(layer.backward, layers), again)), layers
     )
     each = [plain, *([embedding_pass(setting)] if first else []), *([output_pass(setting)] if last else [])]
+    if last:  # each further token is embedded, and has scores and a loss
+        each += [embedding_pass(setting), output_pass(setting)] * setting.model.mtp_num_layers
     images = images_of(setting) if first else None
     each += [images.passes] if images else []
     backward = add(*(one.backward for one in each), {"memory_bound": accumulation})
@@ -274,6 +276,7 @@ def _update(setting: Setting, held: Sequence[int], experts: tuple[int, ...]) -> 
     each = each * model.family.residual_branches // 2  # those are of a layer with both
     in_stages = [sum(stage) for stage in stages]
     in_stages[0] += trained_layers(setting)
+    in_stages[-1] += model.mtp_num_layers
     tensors = each * max(in_stages)
     launching = tensors * setting.kernels.optimizer_launches * device.efficiency.launch
     replicas, of_experts = setting.job.weight_replicas, setting.job.expert_replicas

@@ -71,6 +71,7 @@ CHARTS = {
         Chart("loss_scale", "Loss scale", ("train/loss_scale",)),
         Chart("skipped", "Skipped steps", ("train/skipped_steps",), is_trouble=True),
         Chart("experts", "Losses of the experts' router", (), also=("train/moe/*",)),
+        Chart("further-tokens", "Losses of further tokens", (), also=("train/mtp/*",)),
     )
 }
 """The charts that we know, by name, in their order. Their names have no `/`, so that no metric's chart has one of

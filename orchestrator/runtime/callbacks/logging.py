@@ -31,7 +31,7 @@ class MetricLogging(Callback):
             return
         measured = {
             **loss_metrics("train", losses),
-            **{f"train/moe/{name}": value for name, value in losses.auxiliary.items()},
+            **{f"train/{name}": value for name, value in losses.auxiliary.items()},
             "train/grad_norm": record.grad_norm,
         }
         self._interval.add(record.samples, record.seconds, measured)

@@ -22,6 +22,7 @@ from orchestrator.runtime.checkpointing.checkpoint_reader import load, tensors_o
 from orchestrator.runtime.checkpointing.checkpointer import model_key
 from orchestrator.runtime.checkpointing.newest_across_ranks import newest_whole, require_whole_at
 from orchestrator.runtime.families.bert import is_task_head, only_predicts_tokens
+from orchestrator.runtime.families.multi_token_prediction import is_of_further_tokens
 from orchestrator.runtime.families.vision import is_of_images
 from orchestrator.runtime.network.lora import is_adapter
 from orchestrator.runtime.processes.control import Control
@@ -37,6 +38,7 @@ _MAY_BE_FRESH: dict[str, Callable[[str], bool]] = {
     "adapters": is_adapter,
     "the head of the task": is_task_head,
     _IMAGES: is_of_images,
+    "the layers of further tokens": is_of_further_tokens,
 }
 """What the model may have and the checkpoint not, and which weights are of it: all of them, or none."""
 _SHOWN = 4
@@ -97,7 +99,8 @@ def load_weights(
     source: Source, job: JobSpec, chunks: Sequence[Any], optimizer: Any, words: Vocabulary, control: Control
 ) -> tuple[str, ...]:
     """Fill the network from a checkpoint of any layout, and the optimizer's main copy from the network; collective.
-    Returns what the checkpoint has not and the model has: adapters, the head of a task, or the encoder of images.
+    Returns what the checkpoint has not and the model has: adapters, the head of a task, the encoder of images,
+    or layers that predict further tokens.
 
     Raises UserError, on all ranks, when the checkpoint has other weights, weights of another meaning, or another
     vocabulary; how far the vocabulary is padded does not matter. Raises CheckpointError when it cannot be read.
@@ -190,6 +193,8 @@ def _compare(wanted: list[_Shapes] | None, path: Path) -> tuple[str, list[str]] 
     }
     if any(is_task_head(key) for key in ours):
         theirs = {key: shape for key, shape in theirs.items() if not only_predicts_tokens(key)}
+    if not any(map(is_of_further_tokens, ours)):
+        theirs = {key: shape for key, shape in theirs.items() if not is_of_further_tokens(key)}
     fresh = [what for what, is_of_it in _MAY_BE_FRESH.items() if any(map(is_of_it, ours)) > any(map(is_of_it, theirs))]
     ours = {key: shape for key, shape in ours.items() if not any(_MAY_BE_FRESH[each](key) for each in fresh)}
     other = [

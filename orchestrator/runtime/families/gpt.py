@@ -60,7 +60,8 @@ class GPT(GPTModel):
             **kwargs,
         )
         self.valid_vocab_size = valid_vocab_size
-        if self.pre_process and not (self.post_process and self.share_embeddings_and_output_weights):
+        embeds = self.pre_process or self.mtp_process
+        if embeds and not (self.post_process and self.share_embeddings_and_output_weights):
             mark_only_looked_up(self.embedding.word_embeddings.weight)
         if model.rotary_base_local is not None:
             local = local_rotation(self.rotary_pos_emb, model.rotary_base_local)
@@ -68,10 +69,10 @@ class GPT(GPTModel):
         if model.rope_scaling is not None:
             plain = self.rotary_pos_emb.inv_freq
             self.rotary_pos_emb.inv_freq = scaled_frequencies(plain, model.rotary_base, model.rope_scaling)
-        if model.scale_embeddings and self.pre_process:
+        if model.scale_embeddings and embeds:
             scale = math.sqrt(model.hidden_size)
             self.embedding.word_embeddings.register_forward_hook(_multiply(scale))
-        if model.embedding_multiplier != 1.0 and self.pre_process:
+        if model.embedding_multiplier != 1.0 and embeds:
             factor = model.embedding_multiplier
             self.embedding.word_embeddings.register_forward_hook(lambda module, arguments, output: output * factor)
         if model.logit_scale != 1.0 and self.post_process:
@@ -166,8 +167,9 @@ def decoder(
     ranks: Ranks,
     index: int,
     kind: type[Decoder],
+    **options: Any,
 ) -> Decoder:
-    """Model chunk `index` of this rank with the layers of `block`."""
+    """Model chunk `index` of this rank with the layers of `block`. `options` are megatron-core's."""
     model = job.model
     return kind(
         config,
@@ -181,6 +183,7 @@ def decoder(
         post_process=ranks.is_post_process(index),
         share_embeddings_and_output_weights=not model.untie_embeddings_and_output_weights,
         vp_stage=virtual_stage(job, index),
+        **options,
     )
 
 

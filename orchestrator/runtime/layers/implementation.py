@@ -68,6 +68,12 @@ def block_spec_function(layers: Layers) -> Callable[..., Any]:
     return function
 
 
+def column_and_norm(layers: Layers) -> tuple[Any, Any]:
+    """The chosen module's linear layer whose outputs tensor-parallel ranks split, and its norm."""
+    linear, norm = _module(layers).column_and_norm()
+    return linear, norm
+
+
 def encoder_attention(layers: Layers) -> Any:
     """What the layers of one chunk of an encoder attend with: its class, or a specification of megatron-core's."""
     return _module(layers).encoder_attention()

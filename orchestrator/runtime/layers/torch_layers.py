@@ -116,6 +116,11 @@ def block_spec(config: LayerConfig, vp_stage: int | None) -> TransformerBlockSub
     return TransformerBlockSubmodules(layer_specs=layers, layer_norm=Norm)
 
 
+def column_and_norm() -> tuple[Any, Any]:
+    """A linear layer whose outputs tensor-parallel ranks split, and the norm."""
+    return ColumnParallelLinear, Norm
+
+
 def encoder_attention() -> type[MaskedAttention]:
     """Attention to all tokens but padding."""
     return MaskedAttention

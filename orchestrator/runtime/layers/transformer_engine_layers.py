@@ -30,6 +30,11 @@ def block_spec(config: LayerConfig, vp_stage: int | None) -> TransformerBlockSub
     return TransformerBlockSubmodules(layer_specs=layers, layer_norm=TENorm)
 
 
+def column_and_norm() -> tuple[Any, Any]:
+    """A linear layer whose outputs tensor-parallel ranks split, and the norm."""
+    return TEColumnParallelLinear, TENorm
+
+
 def encoder_attention() -> ModuleSpec:
     """Attention to all tokens but padding, for the layers of one model chunk."""
     return ModuleSpec(module=PaddedAttention, params={"lengths": Lengths()})

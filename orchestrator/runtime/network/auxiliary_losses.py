@@ -1,8 +1,8 @@
-"""The losses that balance experts: which a job has, and what a step left of them."""
+"""Losses beside that of the next token: which a job has, and what a step left of them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -20,7 +20,13 @@ _KEYS = {
 """megatron-core's names of the losses that balance experts."""
 
 
-def auxiliary_losses(job: JobSpec) -> dict[str, str]:
+def auxiliary_losses(job: JobSpec) -> tuple[str, ...]:
+    """The names under which they are reported: those that balance experts, and those of further tokens."""
+    further = range(1, job.model.mtp_num_layers + 1)
+    return (*(f"moe/{name}" for name in _of_experts(job)), *(f"mtp/loss_{depth}" for depth in further))
+
+
+def _of_experts(job: JobSpec) -> dict[str, str]:
     """The losses that balance a job's experts: their names here, and megatron-core's."""
     model = job.model
     if not model.has_experts:
@@ -33,12 +39,15 @@ def auxiliary_losses(job: JobSpec) -> dict[str, str]:
 
 
 class AuxiliaryLosses:
-    """This rank's part of the losses that balance experts, without their weights, to be averaged over layers,
-    micro-batches and replicas.
+    """This rank's part of these losses, without their weights: those that balance experts are to be averaged over
+    layers, micro-batches and replicas, those of further tokens over the tokens that count.
     """
 
-    def __init__(self, job: JobSpec, modules: Iterable[Any], ranks: Ranks) -> None:
-        self._keys = auxiliary_losses(job)
+    def __init__(self, job: JobSpec, modules: Sequence[Any], ranks: Ranks) -> None:
+        self.names = auxiliary_losses(job)
+        self._keys = _of_experts(job)
+        self._depths = job.model.mtp_num_layers
+        self._predicting = [chunk for chunk in modules if getattr(chunk, "mtp_process", False)]
         self._layers = sum(isinstance(module, MoELayer) for chunk in modules for module in chunk.modules())
         # Of a load-balancing loss each of the ranks that share its tokens has a part; of the other a mean of its own.
         of_sequence = ranks.tp_size * ranks.cp_size
@@ -48,10 +57,7 @@ class AuxiliaryLosses:
             _KEYS["global_aux_loss"]: of_sequence * job.data_parallel_size,
         }
         self._sums: dict[str, torch.Tensor] = {}
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        return tuple(self._keys)
+        self._further: list[torch.Tensor] = []
 
     def collect(self) -> None:
         """Take what the layers left of a step; on a GPU the copy to the host is under way when this returns."""
@@ -60,13 +66,16 @@ class AuxiliaryLosses:
                 name: value.to("cpu", non_blocking=True)
                 for name, value in megatron_compat.take_auxiliary_losses().items()
             }
+        taken = (chunk.take_further_losses() for chunk in self._predicting)
+        self._further = [losses.to("cpu", non_blocking=True) for losses in taken if losses is not None]
 
     def report(self, micro_batches: int) -> torch.Tensor | None:
         """Sum and count of each, [names, 2], of the last step; None where there are none."""
-        if not self._keys:
+        if not self.names:
             return None
         rows = []
         for key in self._keys.values():
             count = self._layers * micro_batches / self._shares.get(key, 1)
             rows.append([float(self._sums[key]) if key in self._sums else 0.0, count])
-        return torch.tensor(rows, dtype=torch.float64)
+        further = sum(self._further, torch.zeros(self._depths, 2, dtype=torch.float64))
+        return torch.cat([torch.tensor(rows, dtype=torch.float64).view(-1, 2), further])

@@ -17,6 +17,7 @@ from orchestrator.errors import MissingDependency
 from orchestrator.kernel_selection.data_parallel import bucket_size, overlaps_gathering, overlaps_reduction
 from orchestrator.kernel_selection.fused_kernels import fuses_activation, fuses_rotation, rotates_projection
 from orchestrator.models.blocks.experts.layers import prepare_routers
+from orchestrator.models.blocks.multi_token_prediction.layers import settings as prediction_settings
 from orchestrator.models.layers import mixers_of
 from orchestrator.planning.vocabulary import Vocabulary
 from orchestrator.runtime.families.registry import family_of
@@ -105,6 +106,7 @@ def transformer_config(job: JobSpec, device: Device, layers: Layers) -> LayerCon
         **expert_settings(job, layers),
         **fp8_settings(job.precision, layers),
         **_hybrid_settings(model),
+        **prediction_settings(model),
     )
     mixers = mixers_of(model)
     for mixer in dict.fromkeys(mixers):

@@ -28,7 +28,9 @@ class NextToken:
         mask = None
         if model.config.packs:
             mask = packed_mask(batch["segment_ids"], model.config.params_dtype)
-        output: torch.Tensor = model(batch["tokens"], batch["position_ids"], mask, labels=batch["labels"])
+        # Further tokens are counted by it where they are predicted too.
+        counting = {} if model.config.mtp_num_layers is None else {"loss_mask": batch["loss_mask"]}
+        output: torch.Tensor = model(batch["tokens"], batch["position_ids"], mask, labels=batch["labels"], **counting)
         return output
 
     def loss(self, output: torch.Tensor, batch: Batch) -> Mapping[str, Part]:

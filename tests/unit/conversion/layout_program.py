@@ -51,6 +51,8 @@ def main() -> int:
         if dist.get_world_size() == 1:
             with torch.no_grad():
                 torch.save(_logits(module, job.model, folder / family), folder / family / "ours.pt")
+            if job.model.predicts_further:
+                torch.save(_further(module), folder / family / "further.pt")
         expected = folder / family / "greedy.pt"
         if pp == 1 and expected.exists():
             wrote = _greedy(Network(module, job, 101, ranks, groups, device), torch.load(expected).size(1))
@@ -96,6 +98,16 @@ def _logits(module: Any, model: ModelSpec, home: Path) -> torch.Tensor:
         return kept[0].transpose(0, 1)[..., :101]
     found: torch.Tensor = module(tokens, torch.arange(16).expand_as(tokens), None)[..., :101]
     return found
+
+
+def _further(module: Any) -> torch.Tensor:
+    """Logits of the first of the further tokens behind each, [2, s, v], which only a training computes."""
+    kept: list[torch.Tensor] = []
+    hook = module.output_layer.register_forward_hook(lambda _, given, out: kept.append(out[0].detach().clone()))
+    tokens = torch.arange(32).reshape(2, 16) * 7 % 101
+    module.train()(tokens, torch.arange(16).expand_as(tokens), None, labels=tokens.roll(-1, 1))
+    hook.remove()
+    return kept[0].transpose(0, 1)[..., :101]
 
 
 def _at(job: JobSpec, tp: int, pp: int) -> JobSpec:

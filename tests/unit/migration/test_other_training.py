@@ -24,7 +24,7 @@ def migrated(words: str, *without: str) -> Migration:
     "flag",
     [
         *("--apply-residual-connection-post-layernorm", "--softmax-type learnable"),
-        *("--mtp-num-layers 1", "--linear-attention-freq 2", "--fp32-residual-connection"),
+        *("--mtp-use-repeated-layer", "--linear-attention-freq 2", "--fp32-residual-connection"),
         *("--experimental-attention-variant dsa", "--embedding-init-method-std 0.1", "--use-mup"),
         *("--glu-linear-offset 1.0", "--activation-func-clamp-value 7", "--heterogeneous-layers-config-path x"),
         *(
@@ -107,7 +107,7 @@ def test_the_training_is_the_same_without(flag: str) -> None:
 
 def test_a_flag_to_leave_out_is_there(flags: Flags) -> None:
     with refused("missing_flag"):
-        migrated("--bf16", "mtp-num-layers")
-    assert migrated("--mtp_num_layers 1", "mtp_num_layers").is_complete
+        migrated("--bf16", "use-mup")
+    assert migrated("--use_mup", "use_mup").is_complete
     values = migrated("--swiglu", "--swiglu").values
     assert values["model.activation"] == "gelu_tanh", "any flag, as if it was not there"

@@ -85,6 +85,16 @@ RECORDED: dict[str, tuple[dict[str, Any], int, int, float]] = {
         8,
         21743271936.0,
     ),
+    "further tokens": ({**SMALL, "mtp_num_layers": 2}, 32000, 16, 18116776034304.0),
+    "further tokens of experts": (
+        {
+            **{**EXPERTS, "num_layers": 4, "num_experts": 4, "moe_router_topk": 1, "moe_layer_freq": [0, 1, 1, 1]},
+            "mtp_num_layers": 1,
+        },
+        1024,
+        8,
+        29197074432.0,
+    ),
     "bert": (
         {
             "architecture": "bert",
@@ -117,7 +127,7 @@ RECORDED: dict[str, tuple[dict[str, Any], int, int, float]] = {
     ),
 }
 """Of each shape: the model, its padded vocabulary, the sequences of a batch, and what num_floating_point_operations of
-Megatron-LM 0.16.1 (megatron/training/training.py) gave for it."""
+Megatron-LM 0.16.1 (megatron/training/training.py) gave for it; for further tokens that of its main branch, d98e8a64."""
 
 CAUSAL = {"flops": "causal"}
 

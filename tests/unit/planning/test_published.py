@@ -90,3 +90,23 @@ def test_parameters_are_the_published_ones(name: str) -> None:
     job = load_text(f"{{name: x, model: {{preset: {name}}}, {sections}}}").job
     assert job.model.vocab_size is not None
     assert parameters(job, job.model.vocab_size).total == PUBLISHED[name]
+
+
+FURTHER = {"glm4.5": 5_539_962_272, "glm4.5-air": 3_616_573_568}
+"""Elements of the tensors of the layer that predicts a further token: with the biases of its experts, and with copies
+of the embedding and of the output layer.
+"""
+
+
+@pytest.mark.parametrize("name", FURTHER)
+def test_a_layer_of_further_tokens_has_the_published_parameters(name: str) -> None:
+    sections = "batch: {}, data: {random_tokens: true}, optimizer: {lr: 1e-4}, schedule: {train_iters: 1}"
+    jobs = [
+        load_text(f"{{name: x, model: {{preset: {name}, mtp_num_layers: {count}}}, {sections}}}").job
+        for count in (0, 1)
+    ]
+    model = jobs[1].model
+    assert model.vocab_size is not None
+    without, whole = (parameters(job, model.vocab_size).total for job in jobs)
+    beside = 2 * model.vocab_size * model.hidden_size + model.expert_count
+    assert whole - without + beside == FURTHER[name]

@@ -44,6 +44,7 @@ OBSTACLES: list[tuple[tuple[str, ...], str]] = [
     (("parallelism.pipeline_model_parallel_size=2", TWO), "parallelism.pipeline_model_parallel_size"),
     (("parallelism.context_parallel_size=2", TWO), "parallelism.context_parallel_size"),
     ((EXPERTS,), "model.num_experts"),
+    (("model.mtp_num_layers=1",), "model.mtp_num_layers"),
     (("precision={dtype: bf16, fp8: {recipe: tensorwise}}", RECOMPUTED), "precision.fp8.recipe"),
     (("precision={dtype: bf16, fp8: {recipe: blockwise}}", RECOMPUTED), "precision.fp8.recipe"),
     (("precision={dtype: bf16, fp8: {recipe: delayed}}", TWO), "precision.fp8.recipe"),

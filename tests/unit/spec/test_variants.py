@@ -109,6 +109,37 @@ REFUSED: dict[tuple[str, ...], list[str]] = {
         "untried_with_latents runtime.cpu_offloading_num_layers"
     ],
     ("model={kv_lora_rank: 16}", "precision={fp8: {recipe: delayed}}"): ["untried_with_latents precision.fp8"],
+    ("model.mtp_loss_scaling_factor=0.3",): ["prediction_layers_are_there model.mtp_loss_scaling_factor"],
+    ("model={mtp_num_layers: 1, position_embedding_type: learned_absolute}",): [
+        "predicting_families model.mtp_num_layers"
+    ],
+    ("model={mtp_num_layers: 1, architecture: bert}",): ["predicting_families model.mtp_num_layers"],
+    ("model={mtp_num_layers: 1, no_rope_freq: 2}",): ["untried_with_predictions model.no_rope_freq"],
+    ("model={mtp_num_layers: 1}", "precision={fp8: {recipe: delayed}}", "runtime.train_step=steps:Own"): [
+        "untried_with_predictions precision.fp8",
+        "untried_with_predictions runtime.train_step",
+    ],
+    ("model={mtp_num_layers: 1}", "runtime={layers: transformer_engine, cpu_offloading_num_layers: 1}"): [
+        "untried_with_predictions runtime.cpu_offloading_num_layers"
+    ],
+    ("model={mtp_num_layers: 1, lora: {rank: 4}}", "checkpoint.pretrained=another"): [
+        "untried_with_predictions model.lora"
+    ],
+    (
+        "model={mtp_num_layers: 1}",
+        "runtime={recompute_granularity: full, recompute_method: block, recompute_num_layers: 1}",
+    ): ["recomputed_predictions runtime.recompute_method"],
+    (
+        "model={mtp_num_layers: 1}",
+        "parallelism={pipeline_model_parallel_size: 2, pipeline_model_parallel_layout: Ettt|tL}",
+        "launch.gpus_per_node=2",
+    ): ["predictions_of_last_stage parallelism.pipeline_model_parallel_layout"],
+    (
+        "model={mtp_num_layers: 1, num_layers: 3}",
+        "parallelism={pipeline_model_parallel_size: 2, virtual_pipeline_model_parallel_size: 2}",
+        "parallelism.account_for_loss_in_pipeline_split=true",
+        "launch.gpus_per_node=2",
+    ): ["layer_before_predictions parallelism.account_for_loss_in_pipeline_split"],
     ("model={window_size: 4095}",): ["unknown_key model.window_size"],
 }
 

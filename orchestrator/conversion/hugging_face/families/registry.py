@@ -163,6 +163,8 @@ def mismatches(model: ModelSpec, family: Family) -> list[Mismatch]:
         found["num_experts"] = f"is none, and {family.name} has some"
     if "num_tokentypes" in family.sizes and not model.tokentypes:
         found["num_tokentypes"] = f"is none, and {family.name} has some"
+    if model.predicts_further and not family.further:
+        found["mtp_num_layers"] = f"is {model.mtp_num_layers}, and {family.name} has none"
     if family.decoder is not None and not model.has_vision:
         found["vision"] = f"is none, and {family.name} has one"
     if model.activation not in family.activations:

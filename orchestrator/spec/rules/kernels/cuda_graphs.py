@@ -32,6 +32,8 @@ def obstacles(job: JobSections) -> Iterator[tuple[str, str]]:
         yield "model.linear_attention_freq", "it was not measured for linear attention"
     if model.has_experts:
         yield "model.num_experts", "the number of tokens per expert changes in each pass"
+    if model.predicts_further:
+        yield "model.mtp_num_layers", "it was not measured for multi-token prediction"
     if model.has_vision:
         yield "model.vision", "it was not measured for images"
     recipe = None if job.precision.fp8 is None else job.precision.fp8.recipe

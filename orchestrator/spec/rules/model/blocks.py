@@ -20,6 +20,7 @@ _ASKED: Final[Mapping[Feature, tuple[str, Callable[[JobSections], bool]]]] = {
     "experts": ("model.num_experts", lambda job: job.model.has_experts),
     "flash_attention": ("runtime.attention_backend", lambda job: job.runtime.attention_backend == "flash"),
     "images": ("model.vision", lambda job: job.model.has_vision),
+    "multi_token_prediction": ("model.mtp_num_layers", lambda job: job.model.predicts_further),
     "output_gate": ("model.attention_output_gate", lambda job: job.model.attention_output_gate),
     "output_norms": ("model.transformer_block_type", lambda job: job.model.normalizes_outputs),
     "positions_by_layer": ("model.no_rope_freq", lambda job: job.model.rotates_by_layer),

@@ -11,6 +11,7 @@ from orchestrator.spec.job_sections import JobSections
 from orchestrator.spec.layout.stage_letters import EMBEDDING as EMBEDDING_LETTER
 from orchestrator.spec.layout.stage_letters import LAYER, chunks_of
 from orchestrator.spec.layout.stage_letters import LOSS as LOSS_LETTER
+from orchestrator.spec.layout.stages import layers_of_chunks
 from orchestrator.spec.rules.base import Rule
 
 LAYERS = "model.num_layers"
@@ -133,10 +134,21 @@ def pipeline_layout(job: JobSections) -> Iterator[Problem]:
         yield Problem(f"chunk {empty[0]} (from 0) is empty", (LETTERS,), "give each chunk a t, the E or the L")
 
 
+def layer_before_predictions(job: JobSections) -> Iterator[Problem]:
+    """The chunk with the layers that predict further tokens has the last of the others."""
+    model = job.model
+    if not model.predicts_further or model.family.is_encoder_decoder:
+        return
+    if layers_of_chunks(model.num_layers, job.parallelism)[-1][-1] == 0:
+        message = "leaves the last chunk no layer, behind which those of multi-token prediction would be"
+        yield Problem(message, (LOSS, "model.mtp_num_layers"), "leave it out, or have fewer chunks")
+
+
 RULES: tuple[Rule, ...] = (
     uneven_stages,
     layers_by_stages,
     layers_between_stages,
     chunks_of_uneven_stages,
     pipeline_layout,
+    layer_before_predictions,
 )

@@ -164,6 +164,10 @@ STEPS: dict[str, dict[str, Any]] = {
     "sequence parallel": {"parallelism": SP},
     "alibi": {"model": {"position_embedding_type": "alibi", "seq_length": 128}},
     "latents": {"model": {**SMALL_VOCABULARY, **LATENT, "q_lora_rank": 40}},
+    "further tokens": {"model": {**SMALL_VOCABULARY, "mtp_num_layers": 1}},
+    "further tokens, a large vocabulary": {"model": {"mtp_num_layers": 1, "normalization": "RMSNorm"}},
+    "further tokens, sequence parallel": {"model": {"mtp_num_layers": 1}, "parallelism": SP},
+    "further tokens, pipeline": {"model": {**SMALL_VOCABULARY, "mtp_num_layers": 1}, "parallelism": PP2},
     "capped logits": {"model": {"final_logit_softcapping": 30.0, "sliding_window": 16}},
     "capped scores": {"model": {**SMALL_VOCABULARY, "attention_logit_softcapping": 50.0, "seq_length": 512}},
     "multipliers": {

@@ -16,6 +16,11 @@ from orchestrator.conversion.hugging_face.families.llama import (
     SIZES,
     THEIR_ATTENTION,
 )
+from orchestrator.conversion.hugging_face.families.mixture_of_experts.further_tokens import (
+    FURTHER,
+    FURTHER_COPIES,
+    FURTHER_LAYERS,
+)
 from orchestrator.conversion.hugging_face.families.mixture_of_experts.glm import EXPERT_BIAS
 from orchestrator.conversion.hugging_face.families.mixture_of_experts.mixtral import (
     fixed_with_experts,
@@ -185,8 +190,9 @@ DEEPSEEK_V3 = replace(
         **{"first_k_dense_replace": 3, "norm_topk_prob": True},
     },
     aliases={"num_local_experts": "n_routed_experts", "num_mtp_layers": "num_nextn_predict_layers"},
-    # Further tokens are predicted by layers behind the last one, which are left out.
-    ignored=DEEPSEEK_V2.ignored | {"num_nextn_predict_layers"},
+    # Further tokens are predicted by layers behind the last one; those that a job does not ask for are left out.
     longer="model.layers.",
-    derived=(LATER_LAYERS, WIDTHS, SHARED_EXPERTS, FACTOR, NORMALIZED_SIGMOID, groups(2)),
+    further=FURTHER,
+    further_copies=FURTHER_COPIES,
+    derived=(LATER_LAYERS, WIDTHS, SHARED_EXPERTS, FACTOR, NORMALIZED_SIGMOID, groups(2), FURTHER_LAYERS),
 )

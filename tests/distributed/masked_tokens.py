@@ -1,0 +1,17 @@
+"""Put before a rank's program: a random token counts where it is not a multiple of 3."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from orchestrator.runtime import batches
+
+_original = batches.RandomTokens.__getitem__
+
+
+def _masked(self: batches.RandomTokens, index: int) -> dict[str, Any]:
+    sample = _original(self, index)
+    return {**sample, "loss_mask": (sample["labels"] % 3 != 0).float()}
+
+
+batches.RandomTokens.__getitem__ = _masked  # type: ignore[method-assign]

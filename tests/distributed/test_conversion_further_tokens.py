@@ -1,0 +1,62 @@
+"""The layers by which published models predict further tokens, there and back, and what they predict."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.faults import CommandLine, Ranks
+
+from orchestrator.spec.loading import load_job
+
+pytestmark = [pytest.mark.distributed, pytest.mark.slow("imports, reshards and exports two models at two layouts")]
+
+HERE = Path(__file__).parents[1] / "unit" / "conversion"
+LAYOUTS = {"tp1-pp1": (1, 1), "tp2-pp2": (2, 2)}
+
+
+@pytest.fixture(scope="module")
+def folder(ranks: Ranks, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Imported models, loaded and written anew at every layout."""
+    folder = tmp_path_factory.mktemp("further")
+    ranks.program(HERE, "further_tokens_program", "make", folder)
+    for name, (tp, pp) in LAYOUTS.items():
+        degrees = (name, str(tp), str(pp))
+        started = ranks.starter.start(folder, tp * pp, *degrees, program=HERE / "layout_program.py")
+        assert started.wait() == 0, name
+    return folder
+
+
+@pytest.fixture(scope="module")
+def found(ranks: Ranks, folder: Path) -> dict[str, dict[str, Any]]:
+    answer: dict[str, dict[str, Any]] = json.loads(ranks.program(HERE, "further_tokens_program", "check", folder))
+    return answer
+
+
+@pytest.mark.parametrize(("family", "count"), [("deepseek-v3", 1), ("glm4-moe", 2)])
+def test_there_and_back(found: dict[str, dict[str, Any]], family: str, count: int) -> None:
+    """Bitwise by way of each layout, and what they predict is what transformers' do."""
+    entry = found[family]
+    assert {name: entry[f"layout-{name}"] for name in LAYOUTS} == dict.fromkeys(LAYOUTS, True)
+    assert entry["count"] == count
+    assert entry["logits"] < 1e-5
+    assert entry["further-theirs"] < 1e-5
+
+
+def test_they_are_read_where_they_are_asked_for(orchestrator: CommandLine, folder: Path) -> None:
+    theirs = folder / "deepseek-v3" / "theirs"
+    for name, options in (("whole", ("--mtp",)), ("less", ())):
+        made = orchestrator("checkpoint", "import", theirs, "--name", name, "-o", f"{name}.yaml", "--json", *options)
+        assert made.code == 0, made.err
+        left_out = json.loads(made.out)["left_out"]
+        assert all(each.startswith("model.layers.4.") for each in left_out)
+        assert bool(left_out) != bool(options)
+        job = load_job([orchestrator.folder / f"{name}.yaml"], []).job
+        assert job.model.mtp_num_layers == len(options)
+    config = json.loads((theirs / "config.json").read_text())
+    shutil.copytree(theirs, none := orchestrator.folder / "none")
+    (none / "config.json").write_text(json.dumps({**config, "num_nextn_predict_layers": 0}))
+    assert orchestrator("checkpoint", "import", none, "--mtp").code == 2

@@ -1,0 +1,130 @@
+"""Models of transformers with the layers by which they predict further tokens, which it loads for generation alone:
+`make FOLDER` saves and imports them as `families_program` does others, `check FOLDER` compares what became of them.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import warnings
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from safetensors.torch import load_file, save_file
+from transformers.modeling_layers import MtpModel
+from unit.conversion.families_program import GROUPED_EXPERTS, LATENT_EXPERTS, SIZES, ids, logits
+
+from orchestrator import plain_megatron  # noqa: F401 - before anything that imports megatron-core
+from orchestrator.conversion.hugging_face.configuration import read_config, to_model
+from orchestrator.conversion.hugging_face.families.registry import family_of_folder
+from orchestrator.conversion.hugging_face.hf_export import export
+from orchestrator.conversion.hugging_face.hf_import import import_weights
+from orchestrator.run_directory.rundir import RunDir
+from orchestrator.spec.job import JobSpec
+from orchestrator.spec.loading import dump_resolved, load_resolved
+
+CONFIGURATIONS = {
+    "deepseek-v3": transformers.DeepseekV3Config(**LATENT_EXPERTS, first_k_dense_replace=1, num_mtp_layers=1),
+    "glm4-moe": transformers.Glm4MoeConfig(
+        **{**SIZES, **GROUPED_EXPERTS, "num_mtp_layers": 2}, first_k_dense_replace=1, tie_word_embeddings=True
+    ),
+}
+
+
+def make(folder: Path) -> None:
+    torch.manual_seed(1)
+    for name, config in CONFIGURATIONS.items():
+        theirs = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager").eval()
+        further = MtpModel(theirs, config.num_mtp_layers).eval()
+        with torch.no_grad():
+            for model in (theirs, further):
+                for kind, parameter in model.named_parameters():
+                    parameter.copy_((1.0 if "norm" in kind else 0.0) + 0.2 * torch.randn_like(parameter))
+        home = folder / name
+        home.mkdir(parents=True)
+        torch.save(logits(theirs), home / "logits.pt")
+        torch.save(further_logits(theirs, further), home / "further-theirs.pt")
+        theirs.save_pretrained(home / "theirs")
+        tensors = load_file(home / "theirs" / "model.safetensors") | dict(named(theirs, further))
+        save_file(
+            {key: tensor.contiguous().clone() for key, tensor in tensors.items()}, home / "theirs" / "model.safetensors"
+        )
+        found = read_config(home / "theirs")
+        family = family_of_folder(home / "theirs")
+        job = JobSpec.model_validate(
+            {
+                **{"name": name, "data": {"random_tokens": True}, "precision": {"dtype": "fp32"}},
+                "model": {**to_model(found, family), "mtp_num_layers": config.num_mtp_layers},
+                **{"batch": {"global_batch_size": 2}, "optimizer": {"lr": 1e-5}, "schedule": {"train_iters": 1}},
+                "runtime": {"device": "cpu"},
+            }
+        )
+        run = RunDir(home / "run")
+        run.path.mkdir()
+        run.path.joinpath("resolved.json").write_text(dump_resolved(job))
+        import_weights(home / "theirs", job, family, run.checkpoint(0), threads=2)
+
+
+def named(theirs: Any, further: Any) -> Any:
+    """Weights of further layers as published files have them, with each expert by itself and both tables once more."""
+    first = theirs.config.num_hidden_layers
+    for depth, layer in enumerate(further.layers):
+        begin = f"model.layers.{first + depth}."
+        for key, tensor in layer.state_dict().items():
+            name = "shared_head.norm.weight" if key == "post_norm.weight" else key.removeprefix("mtp_block.")
+            if ".experts." not in key:
+                yield begin + name, tensor
+                continue
+            for expert, own in enumerate(tensor):
+                place = f"{begin}mlp.experts.{expert}."
+                if "gate_up_proj" in key:
+                    gate, up = own.chunk(2)
+                    yield f"{place}gate_proj.weight", gate
+                    yield f"{place}up_proj.weight", up
+                else:
+                    yield f"{place}down_proj.weight", own
+        yield f"{begin}embed_tokens.weight", theirs.get_input_embeddings().weight.detach()
+        yield f"{begin}shared_head.head.weight", theirs.lm_head.weight.detach()
+
+
+def further_logits(theirs: Any, further: Any) -> torch.Tensor:
+    """Of the token after the next one, from all but the last, whose next one is not known: [2, s - 1, v]."""
+    tokens = ids()
+    with torch.no_grad():
+        hidden = theirs.model(tokens).last_hidden_state[:, :-1]
+        places = torch.arange(tokens.size(1) - 1).expand(2, -1)
+        found = further.forward_layer(0, hidden, places, None, input_ids=tokens[:, 1:])
+        said: torch.Tensor = further._project_to_logits(found)
+    return said
+
+
+def check(folder: Path) -> dict[str, dict[str, Any]]:
+    found: dict[str, dict[str, Any]] = {}
+    for name in CONFIGURATIONS:
+        home, entry = folder / name, {}
+        job = load_resolved(home / "run" / "resolved.json")
+        came = load_file(home / "theirs" / "model.safetensors")
+        for checkpoint in sorted(home.glob("layout-*")):
+            target = home / checkpoint.name.replace("layout", "out")
+            export(checkpoint, job, target, most_bytes=10**9, dtype=None, tokenizer="no", threads=2)
+            went = load_file(target / "model.safetensors")
+            entry[checkpoint.name] = came.keys() == went.keys() and all(torch.equal(came[k], went[k]) for k in came)
+        entry["count"] = read_config(target)["num_nextn_predict_layers"]
+        for kind, ours in (("logits", "ours"), ("further-theirs", "further")):
+            expected = torch.load(home / f"{kind}.pt")
+            difference = torch.load(home / f"{ours}.pt")[:, : expected.size(1)] - expected
+            entry[kind] = difference.abs().max().item() / expected.std().item()
+        found[name] = entry
+    return found
+
+
+if __name__ == "__main__":
+    warnings.simplefilter("ignore")
+    transformers.logging.set_verbosity_error()
+    torch.set_num_threads(1)
+    if sys.argv[1] == "make":
+        make(Path(sys.argv[2]))
+    else:
+        print(json.dumps(check(Path(sys.argv[2]))))
