@@ -13,9 +13,13 @@ from orchestrator.migration.megatron_flags.flag_writer import FlagWriter
 from orchestrator.migration.megatron_flags.given_flags import GivenFlags, whole_number
 from orchestrator.migration.megatron_flags.table import NUMBER, NUMBER_OR_ZERO, WHOLE, Kind, same, switch
 from orchestrator.models.blocks.experts.fields import AuxiliaryLoss
+from orchestrator.models.blocks.experts.upcycling import granularity
 
 EXPERTS, DISPATCHER = "model.num_experts", "model.moe_token_dispatcher_type"
 GROUPED = "model.moe_grouped_gemm"
+UPCYCLING, GRANULARITY = "moe-use-upcycling", "moe-upcycling-granularity"
+"""Flags that start experts from a dense model."""
+UPCYCLE, FFN, WIDTH = "checkpoint.upcycle", "model.ffn_hidden_size", "model.moe_ffn_hidden_size"
 _PATTERN = re.compile(r"\[([01](?:,[01])*)\](?:\*(\d{1,4}))?")
 
 
@@ -84,7 +88,9 @@ def read(given: GivenFlags) -> None:
         given.write_it("num-experts", EXPERTS)
     elif not count:
         given.no_effect("num-experts", "no experts are none")
-        given.no_effect([flag for flag, _, _ in _ROWS], "Megatron-LM takes it with --num-experts only")
+        given.no_effect(
+            [*(flag for flag, _, _ in _ROWS), UPCYCLING, GRANULARITY], "Megatron-LM takes it with --num-experts only"
+        )
         return
     else:
         given.carry("num-experts", EXPERTS, count)
@@ -93,6 +99,25 @@ def read(given: GivenFlags) -> None:
             _read(given, flag, path, kind)
     if not given.has("moe-token-dispatcher-type"):
         given.default(DISPATCHER, "allgather")
+    _read_upcycling(given)
+
+
+def _read_upcycling(given: GivenFlags) -> None:
+    """Megatron-LM's --ffn-hidden-size is that of an expert then, and here that of the dense MLP."""
+    if not given.has(UPCYCLING):
+        given.no_effect(GRANULARITY, f"it goes with --{UPCYCLING}")
+        return
+    given.carry(UPCYCLING, UPCYCLE, value=True)
+    parts, width = given.number(GRANULARITY) if given.has(GRANULARITY) else 1, given.get(FFN)
+    if parts is None:
+        given.write_it(GRANULARITY, WIDTH)
+    elif parts == 1:
+        given.no_effect(GRANULARITY, "each expert is a whole copy")
+    elif not isinstance(width, int) or given.get(WIDTH) not in (None, width):
+        given.refuse_value(GRANULARITY, WIDTH, f"write {FFN}, the width of the dense MLP, and that of an expert")
+    else:
+        given.carry(GRANULARITY, WIDTH, width)
+        given.put(FFN, parts * width, f"{parts} experts share out the dense MLP")
 
 
 def _read(given: GivenFlags, flag: str, path: str, kind: Kind) -> None:
@@ -139,6 +164,18 @@ def write(writer: FlagWriter) -> None:
             writer.add(group, flag, *(texts if kind.values else []))
         else:
             writer.say_otherwise(path, f"without --{flag} it is off")
+    _write_upcycling(writer)
+
+
+def _write_upcycling(writer: FlagWriter) -> None:
+    job = writer.job
+    if not job.checkpoint.upcycle:
+        return
+    if granularity(job.model) == 1:
+        writer.add("MODEL", UPCYCLING)
+        return
+    reason = "Megatron-LM's --ffn-hidden-size is then the width of an expert, and it scales both matrices"
+    writer.unsaid_value(UPCYCLE, reason)
 
 
 EXPERTS_TOGETHER = (
@@ -146,9 +183,10 @@ EXPERTS_TOGETHER = (
         {
             "num-experts": None,  # Megatron-DeepSpeed takes one for each layer
             **{flag: None if flag in _SEVERAL else kind.values for flag, _, kind in _ROWS},
+            **{UPCYCLING: 0, GRANULARITY: 1},
         },
         read,
         write,
-        (EXPERTS, *(path for _, path, _ in _ROWS)),
+        (EXPERTS, *(path for _, path, _ in _ROWS), UPCYCLE),
     ),
 )
