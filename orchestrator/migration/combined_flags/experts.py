@@ -17,6 +17,7 @@ from orchestrator.models.blocks.experts.upcycling import granularity
 
 EXPERTS, DISPATCHER = "model.num_experts", "model.moe_token_dispatcher_type"
 GROUPED = "model.moe_grouped_gemm"
+BALANCING, COEFFICIENT = "model.moe_router_load_balancing_type", "model.moe_aux_loss_coeff"
 UPCYCLING, GRANULARITY = "moe-use-upcycling", "moe-upcycling-granularity"
 """Flags that start experts from a dense model."""
 UPCYCLE, FFN, WIDTH = "checkpoint.upcycle", "model.ffn_hidden_size", "model.moe_ffn_hidden_size"
@@ -99,7 +100,18 @@ def read(given: GivenFlags) -> None:
             _read(given, flag, path, kind)
     if not given.has("moe-token-dispatcher-type"):
         given.default(DISPATCHER, "allgather")
+    _tell_global_loss(given)
     _read_upcycling(given)
+
+
+def _tell_global_loss(given: GivenFlags) -> None:
+    """megatron-core (router.py) sums the parts of this loss over replicas, and averages their gradients."""
+    kinds, weights = given.get(BALANCING), given.get(COEFFICIENT)
+    if "global_aux_loss" in (kinds if isinstance(kinds, list) else [kinds]) and weights:
+        given.migration.notes.append(
+            "Megatron-LM divides the weight of global_aux_loss by DP, and here it is the same at every DP: to train as "
+            "the script does, divide its moe_aux_loss_coeff by the script's DP"
+        )
 
 
 def _read_upcycling(given: GivenFlags) -> None:
@@ -147,7 +159,7 @@ def write(writer: FlagWriter) -> None:
         return
     writer.add("MODEL", "num-experts", model.num_experts)
     for flag, path, kind in _ROWS:
-        value = writer.value(path)
+        value = _coefficients(writer) if path == COEFFICIENT else writer.value(path)
         if path == GROUPED and value is None and may_have_engine(writer.job):
             value = True  # on by itself with Transformer Engine's layers, and off in Megatron-LM
             writer.say_otherwise(path, f"--{flag}: Megatron-LM has Transformer Engine's layers by default")
@@ -165,6 +177,18 @@ def write(writer: FlagWriter) -> None:
         else:
             writer.say_otherwise(path, f"without --{flag} it is off")
     _write_upcycling(writer)
+
+
+def _coefficients(writer: FlagWriter) -> Any:
+    """The weights of balancing losses, of which Megatron-LM divides that of the global one by DP."""
+    weights, kinds, replicas = writer.value(COEFFICIENT), writer.value(BALANCING), writer.job.data_parallel_size
+    if replicas == 1 or "global_aux_loss" not in writer.job.model.auxiliary_losses:
+        return weights
+    writer.say_otherwise(COEFFICIENT, f"Megatron-LM divides the weight of global_aux_loss by DP = {replicas}")
+    if not isinstance(kinds, list):
+        return weights * replicas
+    pairs = zip(kinds, weights, strict=True)
+    return [weight * (replicas if kind == "global_aux_loss" else 1) for kind, weight in pairs]
 
 
 def _write_upcycling(writer: FlagWriter) -> None:

@@ -31,9 +31,24 @@ def test_how_tokens_are_routed_is_read_and_written(flags: Flags) -> None:
     assert [each.path for each in written.unsaid if "moe" in each.path] == []
     said = [word for _, group in written.groups for flag in group for word in flag]
     assert set(ROUTED.split()) - {"--disable-bias-linear", "1e-4", "1e-2"} <= set(said)
-    assert said[said.index("--moe-aux-loss-coeff") + 1 :][:2] == ["0.0001", "0.01"]
+    assert said[said.index("--moe-aux-loss-coeff") + 1 :][:2] == ["0.0001", "0.08"]  # over 8 replicas
     one = flags(*["--num-experts", "8", "--disable-bias-linear", "--moe-router-topk-scaling-factor", "1.0"])
     assert one.job.model.moe_router_topk_scaling_factor is None
+
+
+GLOBAL = "--moe-router-load-balancing-type seq_aux_loss global_aux_loss --moe-aux-loss-coeff 1e-4 1e-2"
+
+
+def test_the_weight_of_the_global_loss(flags: Flags) -> None:
+    """megatron-core's is divided by DP, and ours is not: reading tells so, and writing multiplies."""
+    migrated = flags("--num-experts", "8", "--disable-bias-linear", *GLOBAL.split())
+    assert any("divide its moe_aux_loss_coeff by the script's DP" in note for note in migrated.migration.notes)
+    local = flags("--num-experts", "8", "--disable-bias-linear", "--moe-aux-loss-coeff", "1e-2")
+    assert not [note for note in local.migration.notes if "global_aux_loss" in note]
+    written = to_megatron(migrated.job.changed(parallelism={"data_parallel_size": 4}))
+    said = [word for _, group in written.groups for flag in group for word in flag]
+    assert said[said.index("--moe-aux-loss-coeff") + 1 :][:2] == ["0.0001", "0.04"]
+    assert [each.path for each in written.otherwise if "aux_loss" in each.path] == ["model.moe_aux_loss_coeff"]
 
 
 DENSE = "--num-experts 8 --disable-bias-linear --ffn-hidden-size 96 --load dense --save sparse --moe-use-upcycling"
