@@ -114,6 +114,14 @@ def parts_of_sequences(old: JobSections, new: JobSections) -> Meaning:
 
 
 @OnResume
+def replicas(old: JobSections, new: JobSections) -> Meaning:
+    balanced_together = any("global_aux_loss" in job.model.auxiliary_losses for job in (old, new))
+    if balanced_together and old.data_parallel_size != new.data_parallel_size:
+        return trajectory("experts are balanced over the micro-batches of all replicas at a time, which are others")
+    return LAYOUT
+
+
+@OnResume
 def distributed_optimizer(old: JobSections, new: JobSections) -> Meaning:
     if "fp32" in (old.precision.dtype, new.precision.dtype):
         return forbidden("in fp32 the plain and the distributed optimizer store their state differently")

@@ -24,7 +24,7 @@ from orchestrator.spec.loading import load_resolved
 from orchestrator.spec.schema.diff import Change, diff_jobs
 
 _LENGTHS = ("schedule.train_iters", "schedule.train_samples", "schedule.train_tokens")
-_OF_THE_START = ("runtime.seed", "model.init_method_std", "checkpoint.pretrained")
+_OF_THE_START = ("runtime.seed", "model.init_method_std", "checkpoint.pretrained", "checkpoint.upcycle")
 """Safe for a run that continues, which they no longer affect; but who edits them usually wants another training."""
 
 

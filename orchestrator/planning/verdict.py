@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from orchestrator.data.tasks.checks import task_problems
 from orchestrator.errors import Problem
 from orchestrator.kernel_selection.cuda_connections import CONNECTIONS, device_connections
+from orchestrator.models.blocks.experts.upcycling import granularity
 from orchestrator.planning.checks.checkpoint_room import room_for_checkpoints
 from orchestrator.planning.checks.limits import what_is_refused
 from orchestrator.planning.checks.preflight_checks import (
@@ -33,6 +34,7 @@ from orchestrator.planning.time.communication import linked_ranks
 from orchestrator.quantities import memory_size, spec_duration, time_span
 from orchestrator.run_directory.checkpoints.commit_markers import Commit
 from orchestrator.spec.cluster import ClusterSpec
+from orchestrator.spec.job import JobSpec
 
 LARGE_COMMUNICATION = 0.25
 """Share of a step that may go to communication that nothing hides."""
@@ -298,6 +300,12 @@ WARNINGS: Mapping[str, Callable[[Plan, Forecast, ClusterSpec | None], Iterable[P
 """What looks for each warning, by its code."""
 
 
+def _upcycled_line(job: JobSpec) -> str:
+    count, parts = job.model.expert_count, granularity(job.model)
+    each = "each is a copy" if parts == 1 else f"every {parts} share a copy out"
+    return f"the {count} experts of a layer start from the dense MLP of {job.checkpoint.pretrained}: {each}"
+
+
 def _fine(plan: Plan, forecast: Forecast, cluster: ClusterSpec | None) -> Iterator[str]:
     job, layout = plan.job, plan.topology
     yield "every rule of the spec is kept"
@@ -308,6 +316,8 @@ def _fine(plan: Plan, forecast: Forecast, cluster: ClusterSpec | None) -> Iterat
         yield f"{cluster.name} can give {nodes} with {each}{plural}{' on each' if layout.nodes > 1 else ''}"
     if forecast.fit == "fits" and not forecast.choice.is_assumed:
         yield _memory_line(forecast)
+    if job.checkpoint.upcycle:
+        yield _upcycled_line(job)
     if job.data.random_tokens:
         yield "random tokens need no data"
     elif job.has_task:

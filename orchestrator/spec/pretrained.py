@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
+from orchestrator.models.blocks.experts.fields import ExpertsSpec
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.schema.diff import Change, diff_jobs
 
@@ -17,6 +20,8 @@ def other_network(theirs: JobSpec, ours: JobSpec) -> list[Change]:
     unread = _OTHERWISE_CHECKED if theirs.model.has_vision else (*_OTHERWISE_CHECKED, "model.vision")
     if not (theirs.model.predicts_further and ours.model.predicts_further):
         unread = (*unread, "model.mtp_num_layers")
+    if ours.checkpoint.upcycle:
+        unread = (*unread, *(f"model.{name}" for name in ExpertsSpec.model_fields))
     return [
         change
         for change in diff_jobs(theirs, ours)
@@ -27,3 +32,23 @@ def other_network(theirs: JobSpec, ours: JobSpec) -> list[Change]:
 def in_words(changes: list[Change]) -> str:
     """`model.num_layers is 5 there and 4 here; …`"""
     return "; ".join(f"{change.path} is {change.old} there and {change.new} here" for change in changes)
+
+
+class WrongExperts(NamedTuple):
+    """Why the experts of a job cannot begin with the weights of another."""
+
+    code: str
+    message: str
+    """Follows on the name of these weights."""
+    way_out: str
+
+
+def wrong_experts(theirs: JobSpec, ours: JobSpec) -> WrongExperts | None:
+    """Dense weights are for experts where that is asked for, and experts for nothing else then."""
+    if ours.checkpoint.upcycle and theirs.model.has_experts:
+        message = f"has {theirs.model.expert_count} experts already, but checkpoint.upcycle starts them from dense MLPs"
+        return WrongExperts("upcycled_experts", message, "leave checkpoint.upcycle out, or name a dense model")
+    if ours.model.has_experts and not theirs.model.has_experts and not ours.checkpoint.upcycle:
+        way_out = "write checkpoint.upcycle: true to start every expert as a copy of its MLP"
+        return WrongExperts("dense_weights", f"is dense, and this job has {ours.model.expert_count} experts", way_out)
+    return None

@@ -15,7 +15,7 @@ from orchestrator.run_directory.checkpoints.commit_markers import committed, ver
 from orchestrator.run_directory.rundir import RunDir
 from orchestrator.spec.loading import load_resolved
 
-pytestmark = [pytest.mark.distributed, pytest.mark.slow("imports three models, and trains five short runs")]
+pytestmark = [pytest.mark.distributed, pytest.mark.slow("imports four models, and trains six short runs")]
 
 HERE = Path(__file__).parents[1] / "unit" / "conversion"
 QUARTER = {"rank": 4, "alpha": 6.0}
@@ -28,6 +28,7 @@ RUNS: dict[str, dict[str, Any]] = {
     },
     "qwen2/pp2": {"lora": {**QUARTER, "target_modules": ["linear_fc1", "linear_proj"]}, "parallelism": layout(pp=2)},
     "gpt2/tp2": {"lora": {**QUARTER, "target_modules": ["linear_proj", "linear_qkv"]}, "parallelism": layout(tp=2)},
+    "mixtral/ep2": {"lora": QUARTER, "parallelism": layout(dp=2, expert_model_parallel_size=2)},
     "llama3/bf16": {"lora": {"rank": 3, "alpha": 4.5, "lora_dropout": 0.1}, "precision": {"dtype": "bf16"}},
 }
 """Of the name of a model, and of a run that tunes it."""
@@ -93,6 +94,7 @@ EVERY = ["down_proj", "gate_proj", "k_proj", "o_proj", "q_proj", "up_proj", "v_p
 TARGETS = {
     "llama3/tp2": EVERY,
     "qwen2/pp2": ["gate_proj", "o_proj", "up_proj"],
+    "mixtral/ep2": ["k_proj", "o_proj", "q_proj", "v_proj", "w1", "w2", "w3"],
     "gpt2/tp2": ["attn.c_proj", "c_attn"],  # c_proj alone would be that of the MLP, too
 }
 

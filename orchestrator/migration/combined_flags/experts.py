@@ -13,9 +13,14 @@ from orchestrator.migration.megatron_flags.flag_writer import FlagWriter
 from orchestrator.migration.megatron_flags.given_flags import GivenFlags, whole_number
 from orchestrator.migration.megatron_flags.table import NUMBER, NUMBER_OR_ZERO, WHOLE, Kind, same, switch
 from orchestrator.models.blocks.experts.fields import AuxiliaryLoss
+from orchestrator.models.blocks.experts.upcycling import granularity
 
 EXPERTS, DISPATCHER = "model.num_experts", "model.moe_token_dispatcher_type"
 GROUPED = "model.moe_grouped_gemm"
+BALANCING, COEFFICIENT = "model.moe_router_load_balancing_type", "model.moe_aux_loss_coeff"
+UPCYCLING, GRANULARITY = "moe-use-upcycling", "moe-upcycling-granularity"
+"""Flags that start experts from a dense model."""
+UPCYCLE, FFN, WIDTH = "checkpoint.upcycle", "model.ffn_hidden_size", "model.moe_ffn_hidden_size"
 _PATTERN = re.compile(r"\[([01](?:,[01])*)\](?:\*(\d{1,4}))?")
 
 
@@ -84,7 +89,9 @@ def read(given: GivenFlags) -> None:
         given.write_it("num-experts", EXPERTS)
     elif not count:
         given.no_effect("num-experts", "no experts are none")
-        given.no_effect([flag for flag, _, _ in _ROWS], "Megatron-LM takes it with --num-experts only")
+        given.no_effect(
+            [*(flag for flag, _, _ in _ROWS), UPCYCLING, GRANULARITY], "Megatron-LM takes it with --num-experts only"
+        )
         return
     else:
         given.carry("num-experts", EXPERTS, count)
@@ -93,6 +100,36 @@ def read(given: GivenFlags) -> None:
             _read(given, flag, path, kind)
     if not given.has("moe-token-dispatcher-type"):
         given.default(DISPATCHER, "allgather")
+    _tell_global_loss(given)
+    _read_upcycling(given)
+
+
+def _tell_global_loss(given: GivenFlags) -> None:
+    """megatron-core (router.py) sums the parts of this loss over replicas, and averages their gradients."""
+    kinds, weights = given.get(BALANCING), given.get(COEFFICIENT)
+    if "global_aux_loss" in (kinds if isinstance(kinds, list) else [kinds]) and weights:
+        given.migration.notes.append(
+            "Megatron-LM divides the weight of global_aux_loss by DP, and here it is the same at every DP: to train as "
+            "the script does, divide its moe_aux_loss_coeff by the script's DP"
+        )
+
+
+def _read_upcycling(given: GivenFlags) -> None:
+    """Megatron-LM's --ffn-hidden-size is that of an expert then, and here that of the dense MLP."""
+    if not given.has(UPCYCLING):
+        given.no_effect(GRANULARITY, f"it goes with --{UPCYCLING}")
+        return
+    given.carry(UPCYCLING, UPCYCLE, value=True)
+    parts, width = given.number(GRANULARITY) if given.has(GRANULARITY) else 1, given.get(FFN)
+    if parts is None:
+        given.write_it(GRANULARITY, WIDTH)
+    elif parts == 1:
+        given.no_effect(GRANULARITY, "each expert is a whole copy")
+    elif not isinstance(width, int) or given.get(WIDTH) not in (None, width):
+        given.refuse_value(GRANULARITY, WIDTH, f"write {FFN}, the width of the dense MLP, and that of an expert")
+    else:
+        given.carry(GRANULARITY, WIDTH, width)
+        given.put(FFN, parts * width, f"{parts} experts share out the dense MLP")
 
 
 def _read(given: GivenFlags, flag: str, path: str, kind: Kind) -> None:
@@ -122,7 +159,7 @@ def write(writer: FlagWriter) -> None:
         return
     writer.add("MODEL", "num-experts", model.num_experts)
     for flag, path, kind in _ROWS:
-        value = writer.value(path)
+        value = _coefficients(writer) if path == COEFFICIENT else writer.value(path)
         if path == GROUPED and value is None and may_have_engine(writer.job):
             value = True  # on by itself with Transformer Engine's layers, and off in Megatron-LM
             writer.say_otherwise(path, f"--{flag}: Megatron-LM has Transformer Engine's layers by default")
@@ -139,6 +176,30 @@ def write(writer: FlagWriter) -> None:
             writer.add(group, flag, *(texts if kind.values else []))
         else:
             writer.say_otherwise(path, f"without --{flag} it is off")
+    _write_upcycling(writer)
+
+
+def _coefficients(writer: FlagWriter) -> Any:
+    """The weights of balancing losses, of which Megatron-LM divides that of the global one by DP."""
+    weights, kinds, replicas = writer.value(COEFFICIENT), writer.value(BALANCING), writer.job.data_parallel_size
+    if replicas == 1 or "global_aux_loss" not in writer.job.model.auxiliary_losses:
+        return weights
+    writer.say_otherwise(COEFFICIENT, f"Megatron-LM divides the weight of global_aux_loss by DP = {replicas}")
+    if not isinstance(kinds, list):
+        return weights * replicas
+    pairs = zip(kinds, weights, strict=True)
+    return [weight * (replicas if kind == "global_aux_loss" else 1) for kind, weight in pairs]
+
+
+def _write_upcycling(writer: FlagWriter) -> None:
+    job = writer.job
+    if not job.checkpoint.upcycle:
+        return
+    if granularity(job.model) == 1:
+        writer.add("MODEL", UPCYCLING)
+        return
+    reason = "Megatron-LM's --ffn-hidden-size is then the width of an expert, and it scales both matrices"
+    writer.unsaid_value(UPCYCLE, reason)
 
 
 EXPERTS_TOGETHER = (
@@ -146,9 +207,10 @@ EXPERTS_TOGETHER = (
         {
             "num-experts": None,  # Megatron-DeepSpeed takes one for each layer
             **{flag: None if flag in _SEVERAL else kind.values for flag, _, kind in _ROWS},
+            **{UPCYCLING: 0, GRANULARITY: 1},
         },
         read,
         write,
-        (EXPERTS, *(path for _, path, _ in _ROWS)),
+        (EXPERTS, *(path for _, path, _ in _ROWS), UPCYCLE),
     ),
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from orchestrator.migration.combined_flags.base import FlagGroup
+from orchestrator.migration.combined_flags.experts import UPCYCLING
 from orchestrator.migration.megatron_flags.flag_writer import FlagWriter
 from orchestrator.migration.megatron_flags.given_flags import GivenFlags
 
@@ -21,7 +22,7 @@ _GO_ON = (
 
 def read_initial_weights(given: GivenFlags) -> None:
     is_own = given.has("load") and given.has("save") and given.flags["load"].words == given.flags["save"].words
-    is_new = given.has("finetune") or (given.has("no-load-optim") and not is_own)
+    is_new = given.has(UPCYCLING) or given.has("finetune") or (given.has("no-load-optim") and not is_own)
     begins = given.has("load") and is_new
     goes_on = given.has("load") and not is_new and not is_own
     if begins:

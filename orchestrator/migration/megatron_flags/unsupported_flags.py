@@ -169,8 +169,7 @@ _OTHER_TRAINING: dict[str, str] = {
     _NO_MUP: "use-mup",
     _EXPERTS: """
         moe-router-force-load-balancing moe-router-force-biased= moe-router-quantile-balancing-ema=
-        moe-input-jitter-eps= moe-token-drop-policy= moe-apply-probs-on-input moe-latent-size=
-        moe-use-upcycling""",
+        moe-input-jitter-eps= moe-token-drop-policy= moe-apply-probs-on-input moe-latent-size=""",
     "write the layers that have experts, as in [0, 1, 0, 1]": "expert-interval=",
     "experts beside a dense MLP are not in this version": "mlp-type=",
     "a norm after the embedding (BLOOM's) is not in this version": "embed-layernorm",
@@ -210,11 +209,10 @@ _FAMILIES_OF_FLAGS: tuple[tuple[str, str, Effect], ...] = (
     (r"pytorch-profiler-.*", _PROFILING, "none"),
     (r"moe-per-layer-logging", _NOT_MEASURED, "none"),
     (r"moe-routing-trace-.*", _NOT_MEASURED, "aside"),
-    (r"moe-upcycling-.*", "it goes with --moe-use-upcycling", "aside"),
     (r"moe-(?!(layer-freq|ffn-hidden-size|shared-expert-intermediate-size|aux-loss-coeff|z-loss-coeff|grouped-gemm|"
      r"router-(topk|score-function|pre-softmax|dtype|load-balancing-type|topk-scaling-factor|num-groups|group-topk|"
      r"enable-expert-bias|bias-update-rate)|shared-expert-gate|expert-capacity-factor|token-dispatcher-type|"
-     r"per-layer-logging)$).*",
+     r"per-layer-logging|use-upcycling|upcycling-granularity)$).*",
      _EXPERTS, "training"),
     (r"(no-)?fp8-(?!(format|recipe|margin|amax-history-len|amax-compute-algo)$).*|fp4-.*|.*mxfp8.*|kitchen-.*|"
      r"te-precision-config-file", _FP8, "aside"),

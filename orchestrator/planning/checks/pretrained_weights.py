@@ -9,7 +9,7 @@ from orchestrator.errors import Problem, UserError
 from orchestrator.run_directory.checkpoints.pretrained import find_weights
 from orchestrator.self_contained_checkpoints import open_weights
 from orchestrator.spec.job import JobSpec
-from orchestrator.spec.pretrained import in_words, other_network
+from orchestrator.spec.pretrained import in_words, other_network, wrong_experts
 
 NO_WEIGHTS = "no_weights"
 """The code of what ends a run at its start that has no checkpoint of its own."""
@@ -25,7 +25,10 @@ def weights_to_start_from(job: JobSpec, text: str, runs_dir: Path) -> Iterator[P
     except UserError as error:
         yield Problem(str(error).removeprefix("checkpoint.pretrained "), paths, ends, code=NO_WEIGHTS)
         return
-    if other := other_network(theirs, job):
+    if why := wrong_experts(theirs, job):
+        hint = f"the run fails at its start: {why.way_out}"
+        yield Problem(f"{text} {why.message}", (*paths, "checkpoint.upcycle"), hint, code=NO_WEIGHTS)
+    elif other := other_network(theirs, job):
         message = f"{text} contains the weights of another network: {in_words(other)}"
         hint = "the run fails at its start: write the model that they belong to, or name other weights"
         yield Problem(message, paths, hint, code=NO_WEIGHTS)

@@ -9,7 +9,7 @@ tokens, L layers, h hidden size, s sequence length, V padded vocabulary).
 from __future__ import annotations
 
 from orchestrator.planning.flops.layers import attended, layers_flops
-from orchestrator.planning.flops.lora import LORA_FORMULA, lora_flops
+from orchestrator.planning.flops.lora import lora_flops, lora_formula
 from orchestrator.planning.flops.t5 import T5_FORMULA, t5_flops
 from orchestrator.planning.flops.vision import vision_flops, vision_formula
 from orchestrator.planning.hardware.devices import shipped
@@ -54,7 +54,7 @@ def formula(job: JobSpec) -> str:
     if model.family.is_encoder_decoder:
         return T5_FORMULA.replace("12*D*q*Sd*(Sd + Se)", "6*D*q*Sd*(Sd + 2*Se)") if causal else T5_FORMULA
     if model.family.is_hybrid or model.has_adapters:
-        own = HYBRID_FORMULA if model.family.is_hybrid else LORA_FORMULA
+        own = HYBRID_FORMULA if model.family.is_hybrid else lora_formula(model)
         return own.replace("12*q*s", "6*q*s") if causal else own
     of_layers = CAUSAL_FORMULA if causal else FORMULA
     if job.has_task:

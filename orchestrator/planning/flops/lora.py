@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from orchestrator.models.layers import layers, matrices_of
+from collections.abc import Iterable
+
+from orchestrator.models.blocks.base import Matrix
+from orchestrator.models.layers import Layer, layers, matrices_of
 from orchestrator.planning.flops.layers import scores_width
-from orchestrator.planning.parameters.adapters import adapter_parameters
+from orchestrator.planning.layout.chunk_layers import kinds_of
 from orchestrator.spec.model import ModelSpec
 
 LORA_FORMULA = (
@@ -13,17 +16,73 @@ LORA_FORMULA = (
     "vocabulary; u gradients that nothing needs: of what lies before the first adapter, and of its input"
 )
 """As `flops.FORMULA`."""
+_WITH_EXPERTS = (
+    "; in a layer with experts m*f is m*(chosen experts * their width * c + shared width) + experts, and a counts the "
+    "adapters of chosen experts, each c times; c the capacity factor where it is below 1, and else 1"
+)
+
+
+def lora_formula(model: ModelSpec) -> str:
+    """The formula of a model with adapters."""
+    return f"{LORA_FORMULA}{_WITH_EXPERTS}" if model.has_experts else LORA_FORMULA
 
 
 def lora_flops(model: ModelSpec, attended: float, padded_vocab: int) -> float:
     """Floating-point operations of forward and backward over a token. `attended`: the s of attention."""
-    matrices, width = matrices_of(model, layers(model)[0]), scores_width(model)
-    frozen = sum(each.inputs * each.outputs for each in matrices)
-    layer = 4 * frozen + 6 * adapter_parameters(model, 1) + 12 * width * attended
-    unneeded = 0.0 if "linear_qkv" in model.adapters.target_modules else 8 * width * attended
-    for matrix in matrices:
-        unneeded += 2 * matrix.inputs * matrix.outputs
-        if matrix.name in model.adapters.target_modules:
-            unneeded += 2 * matrix.inputs * model.adapters.rank
-            break
-    return model.num_layers * layer + 4 * padded_vocab * model.hidden_size - unneeded
+    scores = scores_width(model) * attended
+    of_layers = sum(count * _layer(model, layer, scores) for layer, count in kinds_of(layers(model)))
+    return of_layers + 4 * padded_vocab * model.hidden_size - _unneeded(model, scores)
+
+
+def _layer(model: ModelSpec, layer: Layer, scores: float) -> float:
+    matrices = matrices_of(model, layer)
+    return 12 * scores + sum(4 * _products(each) + 6 * _of_adapter(model, each) for each in matrices)
+
+
+def _unneeded(model: ModelSpec, scores: float) -> float:
+    """Gradients of inputs in the first layer that lead to no adapter."""
+    needed, found = False, 0.0
+    for block in layers(model)[0]:
+        leads = needed
+        for branch in _branches(block.matrices.matrices(model)):
+            behind = needed
+            for matrix in branch:
+                if not behind:
+                    found += 2 * _products(matrix) + 2 * _passed(matrix) * matrix.inputs * _rank(model, matrix)
+                behind = behind or _rank(model, matrix) > 0
+                if block.scores(model) is not None and not behind and matrix is branch[0]:
+                    found += 8 * scores
+            leads = leads or behind
+        needed = leads
+    return found
+
+
+def _branches(matrices: Iterable[Matrix]) -> list[list[Matrix]]:
+    """The matrices of a block that are computed with one after the other: a row-parallel one takes what comes out of
+    the one before it, all others the block's input.
+    """
+    found: list[list[Matrix]] = []
+    for each in matrices:
+        if each.parallel == "row":
+            found[-1].append(each)
+        else:
+            found.append([each])
+    return found
+
+
+def _passed(matrix: Matrix) -> float:
+    """How many such matrices a token passes."""
+    return 1 if matrix.routing is None else matrix.routing.chosen * matrix.routing.kept
+
+
+def _products(matrix: Matrix) -> float:
+    return matrix.inputs * matrix.outputs * _passed(matrix)
+
+
+def _rank(model: ModelSpec, matrix: Matrix) -> int:
+    """Of the adapter beside a matrix; 0 where there is none."""
+    return model.adapters.rank if matrix.name in model.adapters.target_modules else 0
+
+
+def _of_adapter(model: ModelSpec, matrix: Matrix) -> float:
+    return _rank(model, matrix) * (matrix.inputs + matrix.outputs) * _passed(matrix)

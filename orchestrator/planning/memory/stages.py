@@ -24,7 +24,7 @@ from orchestrator.planning.memory.vision import with_images
 from orchestrator.planning.newton_schulz import ROUND_ELEMENTS
 from orchestrator.planning.parameters import stage_expert_parameters, stage_parameters
 from orchestrator.planning.parameters.matrices import matrices_of_stages, stage_matrix_parameters
-from orchestrator.planning.parameters.trainable import trained_parameters
+from orchestrator.planning.parameters.trainable import trained_expert_parameters, trained_parameters
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.sections.runtime import Layers
 
@@ -70,15 +70,16 @@ def estimate_memory(job: JobSpec, padded_vocab: int, layers: Layers) -> Memory:
     in_passes = with_images(job, layers, chunks_of_stages(job, sizes, layers))
     predicted = rank_shape(half_job(job, "decoder")) if job.model.family.is_encoder_decoder else sizes
     counts, experts = stage_parameters(job, padded_vocab), stage_expert_parameters(job)
-    trained, matrices = trained_parameters(job, counts), stage_matrix_parameters(job)
+    trained, trained_experts = trained_parameters(job, counts), trained_expert_parameters(job)
+    matrices = stage_matrix_parameters(job)
     outside = outside_the_allocator(job, layers)
     stages = []
     for pp, (count, chunks) in enumerate(zip(counts, in_passes, strict=True)):
         in_flight = _in_flight(pp, chunks, job, sizes.stream)
         first, last = pp == 0, pp == degrees.pipeline_model_parallel_size - 1
-        lasting = _lasting(job, count, experts[pp], sizes, layers, last)
+        lasting = _lasting(job, count, sizes, layers, last)
+        lasting |= _of_trained(job, trained[pp], trained_experts[pp], sizes)
         lasting["buffers"] += of_blocks + in_flight.between * sizes.stream
-        lasting = _without_frozen(lasting, trained[pp], count)
         lasting["optimizer"] -= _shard(job, *matrices[pp], FP32)  # they have one moment
         if copies := copies_of_weights(job, pp):
             lasting["fp8_weights"] = copies
@@ -150,11 +151,8 @@ def _saved(chunks: tuple[Activations, ...], held: tuple[int, ...]) -> int:
     return sum(each.saved * count for each, count in zip(chunks, held, strict=True))
 
 
-def _lasting(job: JobSpec, count: int, experts: int, sizes: RankShape, layers: Layers, last: bool) -> dict[str, int]:
-    """What is there at all times, by part. `count`: parameters of the rank; `experts`: those of experts among them."""
-    precision = job.precision
-    moments = job.optimizer.state_tensors * FP32
-    main = FP32 if precision.dtype != "fp32" else 0  # fp32 weights are their own main copy
+def _lasting(job: JobSpec, count: int, sizes: RankShape, layers: Layers, last: bool) -> dict[str, int]:
+    """What is there at all times, by part, whatever is trained. `count`: parameters of the rank."""
     buffers = _CUBLAS_WORKSPACE * (3 if layers == "transformer_engine" else 2)
     buffers += masks(job, sizes, layers)
     if sizes.sequence_parallel and (layers == "torch" or last):
@@ -163,19 +161,20 @@ def _lasting(job: JobSpec, count: int, experts: int, sizes: RankShape, layers: L
     if job.model.position_embedding_type == "rope":
         chunks = job.parallelism.num_model_chunks
         buffers += chunks * sizes.positions * rotary_width(job.model) * FP32  # the angles, which each chunk keeps
+    return {"weights": count * sizes.width, "gradients": 0, "optimizer": 0, "buffers": buffers}
+
+
+def _of_trained(job: JobSpec, trained: int, experts: int, sizes: RankShape) -> dict[str, int]:
+    """What weights have that are not frozen: a gradient, and the optimizer's state. `experts`: of `trained` those of
+    experts.
+    """
+    precision = job.precision
+    moments = job.optimizer.state_tensors * FP32
+    main = FP32 if precision.dtype != "fp32" else 0  # fp32 weights are their own main copy
     return {
-        "weights": count * sizes.width,
-        "gradients": count * (FP32 if precision.grad_reduce_in_fp32 else sizes.width),
-        "optimizer": _shard(job, count, experts, main + moments),
-        "buffers": buffers,
+        "gradients": trained * (FP32 if precision.grad_reduce_in_fp32 else sizes.width),
+        "optimizer": _shard(job, trained, experts, main + moments),
     }
-
-
-def _without_frozen(lasting: dict[str, int], trained: int, count: int) -> dict[str, int]:
-    """Weights that are frozen have neither a gradient nor the optimizer's state."""
-    if trained == count:
-        return lasting
-    return lasting | {part: -(-lasting[part] * trained // count) for part in ("gradients", "optimizer")}
 
 
 def offloaded_bytes(job: JobSpec, layers: Layers) -> int:

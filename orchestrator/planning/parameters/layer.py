@@ -7,7 +7,7 @@ from functools import partial
 from orchestrator.models.blocks.base import Degrees, norm_parameters
 from orchestrator.models.layers import Layer, layers, matrices_of
 from orchestrator.planning.layout.chunk_layers import in_stages
-from orchestrator.planning.parameters.adapters import adapter_parameters
+from orchestrator.planning.parameters.adapters import adapter_parameters, expert_adapter_parameters
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.layout.parallelism import ParallelismSpec
 from orchestrator.spec.model import ModelSpec
@@ -25,12 +25,13 @@ def layer_parameters(model: ModelSpec, degrees: Degrees, layer: Layer | None = N
     matrices = sum(each.parameters(degrees) for each in matrices_of(model, layer))
     others = sum(block.matrices.other_parameters(model, degrees.tp) for block in layer)
     norms = len(layer) * model.norms_of_a_branch * norm_parameters(model, model.hidden_size)
-    return matrices + others + norms + adapter_parameters(model, degrees.tp)
+    return matrices + others + norms + adapter_parameters(model, degrees, layer)
 
 
 def expert_parameters(model: ModelSpec, degrees: Degrees, layer: Layer) -> int:
     """Those of experts among them, of which a token passes some."""
-    return sum(each.parameters(degrees) for each in matrices_of(model, layer) if each.routing is not None)
+    matrices = sum(each.parameters(degrees) for each in matrices_of(model, layer) if each.routing is not None)
+    return matrices + expert_adapter_parameters(model, degrees, layer)
 
 
 def stage_expert_parameters(job: JobSpec) -> tuple[int, ...]:

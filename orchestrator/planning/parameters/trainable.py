@@ -2,29 +2,41 @@
 
 from __future__ import annotations
 
-from orchestrator.planning.parameters.adapters import adapter_parameters
+from functools import partial
+
+from orchestrator.models.blocks.base import Degrees
+from orchestrator.models.layers import layers
+from orchestrator.planning.layout.chunk_layers import in_stages
+from orchestrator.planning.parameters.adapters import adapter_parameters, expert_adapter_parameters
+from orchestrator.planning.parameters.layer import degrees_of, stage_expert_parameters
 from orchestrator.planning.parameters.vision import encoder_parameters
 from orchestrator.spec.job import JobSpec
-from orchestrator.spec.layout.stages import layers_of_chunks
 
 
 def trained_parameters(job: JobSpec, held: tuple[int, ...]) -> tuple[int, ...]:
     """Of the parameters that a rank of each stage holds, those that are trained: all, all but a frozen encoder of
     images, or only the adapters.
     """
-    model, tp = job.model, job.parallelism.tensor_model_parallel_size
+    model, degrees = job.model, job.parallelism
     if model.has_adapters:
-        adapters = adapter_parameters(model, tp)
-        return tuple(sum(chunks) * adapters for chunks in layers_of_chunks(model.num_layers, job.parallelism))
+        return tuple(in_stages(job, partial(adapter_parameters, model, degrees_of(degrees))))
     if model.has_frozen_encoder:
-        return (held[0] - encoder_parameters(model.image_encoder, tp), *held[1:])
+        frozen = encoder_parameters(model.image_encoder, degrees.tensor_model_parallel_size)
+        return (held[0] - frozen, *held[1:])
     return held
+
+
+def trained_expert_parameters(job: JobSpec) -> tuple[int, ...]:
+    """Those of experts among them."""
+    if job.model.has_adapters:
+        return tuple(in_stages(job, partial(expert_adapter_parameters, job.model, degrees_of(job.parallelism))))
+    return stage_expert_parameters(job)
 
 
 def trained_in_all(job: JobSpec, parameters: int) -> int:
     """The same of a model's `parameters`."""
     model = job.model
     if model.has_adapters:
-        return model.num_layers * adapter_parameters(model, 1)
+        return sum(adapter_parameters(model, Degrees(), layer) for layer in layers(model))
     frozen = encoder_parameters(model.image_encoder, 1) if model.has_frozen_encoder else 0
     return parameters - frozen

@@ -13,7 +13,9 @@ def routed_seconds(setting: Setting, matrix: Matrix, routing: Routing) -> Forwar
     """The products of all experts of a rank with such a matrix."""
     inputs, outputs = setting.part(matrix)
     count, tokens = routing.experts // setting.shape.degrees.ep, setting.rows(matrix)
-    weights = count * gemm_seconds(outputs, inputs, tokens / count, setting.device, setting.products)
+    weights = 0.0
+    if not setting.is_frozen:
+        weights = count * gemm_seconds(outputs, inputs, tokens / count, setting.device, setting.products)
     return ForwardBackward(
         _grouped(setting, inputs, outputs, count, tokens), _grouped(setting, outputs, inputs, count, tokens) + weights
     )

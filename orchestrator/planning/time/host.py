@@ -100,7 +100,7 @@ def _more(setting: Setting, shares: Shares) -> ForwardBackward:
 
 def _kernels(setting: Setting, shares: Shares) -> ForwardBackward:
     """Kernels that the host starts for a layer."""
-    found = _plain(setting).plus(_more(setting, shares)).plus(adapter_launches(setting))
+    found = _plain(setting).plus(_more(setting, shares)).plus(adapter_launches(setting, shares))
     return found.plus(setting.device.fitted.fp8.launches) if setting.products == "fp8" else found
 
 

@@ -14,9 +14,9 @@ from orchestrator.planning.flops import model_flops
 from orchestrator.planning.hardware.devices import Device
 from orchestrator.planning.layout.chunk_layers import Kinds, kinds_of, kinds_of_stages, shares_of
 from orchestrator.planning.layout.pipeline import Timeline, timeline
-from orchestrator.planning.parameters import stage_expert_parameters, stage_parameters
-from orchestrator.planning.parameters.trainable import trained_parameters
-from orchestrator.planning.time.adapters import MATRICES, adapted
+from orchestrator.planning.parameters import stage_parameters
+from orchestrator.planning.parameters.trainable import trained_expert_parameters, trained_parameters
+from orchestrator.planning.time.adapters import adapted, tensors_of_adapters
 from orchestrator.planning.time.data_parallel import data_parallel_seconds
 from orchestrator.planning.time.families.t5 import half_layer_pass, settings_of_halves
 from orchestrator.planning.time.families.vision import images_of, trained_layers
@@ -127,7 +127,7 @@ def faster_with_graphs(job: JobSpec, padded_vocab: int, layers: Layers, device: 
 
 def _parts(setting: Setting) -> Parts:
     """Seconds of a step by PARTS."""
-    held, experts = _trained_in_stages(setting.job, setting.padded_vocab), stage_expert_parameters(setting.job)
+    held, experts = _trained_in_stages(setting.job, setting.padded_vocab), trained_expert_parameters(setting.job)
     stages = _stages(setting, held)
     parts = add(dict.fromkeys(PARTS, 0.0), _passes(setting, stages), _update(setting, held, experts))
     parts["data_parallel"] += data_parallel_seconds(setting, held, experts, stages)
@@ -215,7 +215,7 @@ def _mean_layer(setting: Setting) -> Callable[[Kinds], Pass]:
 
     @cache
     def passes(layer: Layer) -> Pass:
-        return adapted(setting, _layer(setting, layer))
+        return adapted(setting, layer, _layer(setting, layer))
 
     def mean(kinds: Kinds) -> Pass:
         if len(kinds) < 2:
@@ -268,11 +268,7 @@ def _update(setting: Setting, held: Sequence[int], experts: tuple[int, ...]) -> 
     """The optimizer on the fullest stage, and what of a step is neither."""
     device, stages = setting.device, layers_of_chunks(setting.model.num_layers, setting.job.parallelism)
     model = setting.model
-    each = (
-        MATRICES * len(model.adapters.target_modules)
-        if model.has_adapters
-        else _WEIGHTS_PER_LAYER + 2 * model.norms_of_a_branch
-    )
+    each = tensors_of_adapters(setting) if model.has_adapters else _WEIGHTS_PER_LAYER + 2 * model.norms_of_a_branch
     each = each * model.family.residual_branches // 2  # those are of a layer with both
     in_stages = [sum(stage) for stage in stages]
     in_stages[0] += trained_layers(setting)

@@ -17,8 +17,10 @@ from orchestrator.weights_only import DAMAGES, reason_of, require_plain_state, w
 _OF_MEGATRON = dist_checkpointing.core.CheckpointingException
 
 
-def load(wanted: dict[str, Any], path: Path) -> dict[str, Any]:
+def load(wanted: dict[str, Any], path: Path, *, whole: bool = True) -> dict[str, Any]:
     """What `dist_checkpointing.load` makes of a state dict; collective.
+
+    `whole`: the ranks want each part of a tensor once.
 
     Raises CheckpointError when the checkpoint has something else than what is wanted, or cannot be read.
     """
@@ -26,7 +28,7 @@ def load(wanted: dict[str, Any], path: Path) -> dict[str, Any]:
     said: list[CheckpointError] = []
     try:
         with weights_only() as said:
-            loaded: dict[str, Any] = dist_checkpointing.load(wanted, str(path))
+            loaded: dict[str, Any] = dist_checkpointing.load(wanted, str(path), validate_access_integrity=whole)
     except CheckpointException as error:  # torch's own is no Exception
         raise _first(said, error, path) from error
     except (_OF_MEGATRON, KeyError, ValueError, OSError) as error:

@@ -9,8 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from megatron.core.dist_checkpointing.dict_utils import nested_values
-from megatron.core.dist_checkpointing.mapping import ShardedTensor, apply_factories
 
 from orchestrator.errors import CheckpointError, UserError
 from orchestrator.planning.vocabulary import Vocabulary, vocabulary
@@ -21,15 +19,17 @@ from orchestrator.run_directory.rundir import RunDir
 from orchestrator.runtime.checkpointing.checkpoint_reader import load, tensors_of
 from orchestrator.runtime.checkpointing.checkpointer import model_key
 from orchestrator.runtime.checkpointing.newest_across_ranks import newest_whole, require_whole_at
+from orchestrator.runtime.checkpointing.upcycling import NEW, DenseWeights
 from orchestrator.runtime.families.bert import is_task_head, only_predicts_tokens
 from orchestrator.runtime.families.multi_token_prediction import is_of_further_tokens
 from orchestrator.runtime.families.vision import is_of_images
+from orchestrator.runtime.network.initialization import shards_of
 from orchestrator.runtime.network.lora import is_adapter
 from orchestrator.runtime.processes.control import Control
 from orchestrator.runtime.processes.process_groups import Ranks
 from orchestrator.self_contained_checkpoints import JOB_FILE, job_of, run_of
 from orchestrator.spec.job import JobSpec
-from orchestrator.spec.pretrained import in_words, other_network
+from orchestrator.spec.pretrained import in_words, other_network, wrong_experts
 
 _WAY_OUT = "use the model that it was trained with, or another checkpoint.pretrained"
 _NO_WEIGHT = re.compile(r"(chained_\d+\.)?optimizer\.|rng/|train_state")
@@ -109,7 +109,10 @@ def load_weights(
     theirs = source.job
     if theirs is not None:
         _check_vocabulary(path, theirs, words)
-    compared = control.from_first(_compare(control.gather_to_first(_wanted(chunks)), path))
+        _check_experts(path, theirs, job)
+    dense = [DenseWeights(chunk, job) for chunk in chunks] if job.checkpoint.upcycle else None
+    states = [each.state for each in dense] if dense else [chunk.sharded_state_dict() for chunk in chunks]
+    compared = control.from_first(_compare(control.gather_to_first(_wanted(states)), path))
     if isinstance(compared, CheckpointError):
         raise compared
     findings, fresh = compared
@@ -125,18 +128,27 @@ def load_weights(
             "write freeze: false, or use a vision-language model as checkpoint.pretrained",
             code="no_image_encoder",
         )
-    states = {}
-    for index, chunk in enumerate(chunks):
-        state = chunk.sharded_state_dict()
+    wanted = {}
+    for index, state in enumerate(states):
         # What the checkpoint does not have yet stays as it is.
         kept = {name: entry for name, entry in state.items() if not any(_MAY_BE_FRESH[each](name) for each in fresh)}
-        states[model_key(index, len(chunks))] = kept
-    loaded = load(states, path)
+        wanted[model_key(index, len(chunks))] = kept
+    loaded = load(wanted, path, whole=dense is None)
     for index, chunk in enumerate(chunks):
-        chunk.load_state_dict({**chunk.state_dict(), **loaded[model_key(index, len(chunks))]})
+        found = loaded[model_key(index, len(chunks))]
+        if dense:
+            dense[index].fill(found)
+        else:
+            chunk.load_state_dict({**chunk.state_dict(), **found})
     with torch.no_grad():
         optimizer.reload_model_params()
-    return tuple(fresh)
+    return (*fresh, NEW) if dense else tuple(fresh)
+
+
+def _check_experts(path: Path, theirs: JobSpec, ours: JobSpec) -> None:
+    """Experts begin with a dense model's weights where that is asked for, and with no others then."""
+    if why := wrong_experts(theirs, ours):
+        raise UserError(f"{path} {why.message}; {why.way_out}", code=why.code)
 
 
 def _check_network(path: Path, theirs: JobSpec, ours: JobSpec) -> None:
@@ -165,16 +177,13 @@ _Shapes = dict[str, tuple[int, ...] | None]
 """Of each weight its global shape; None where that may differ, as it does for a padded vocabulary."""
 
 
-def _wanted(chunks: Sequence[Any]) -> _Shapes:
+def _wanted(states: Sequence[dict[str, Any]]) -> _Shapes:
     """What this rank has a part of."""
-    shapes: _Shapes = {}
-    for chunk in chunks:
-        state = chunk.sharded_state_dict()
-        apply_factories(state)
-        for entry in nested_values(state):
-            if isinstance(entry, ShardedTensor):
-                shapes[entry.key] = None if entry.allow_shape_mismatch else tuple(entry.global_shape)
-    return shapes
+    return {
+        shard.key: None if shard.allow_shape_mismatch else tuple(shard.global_shape)
+        for state in states
+        for shard in shards_of(state.values())
+    }
 
 
 def _compare(wanted: list[_Shapes] | None, path: Path) -> tuple[str, list[str]] | CheckpointError:

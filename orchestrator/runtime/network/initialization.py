@@ -43,7 +43,7 @@ def initialize_weights(
     Rows of the vocabulary's padding are 0: how many there are depends on the layout.
     """
     for chunk in chunks:
-        for shard in _shards(chunk.sharded_state_dict().values()):
+        for shard in shards_of(chunk.sharded_state_dict().values()):
             if shard.data is None or not torch.is_floating_point(shard.data):
                 continue
             if (draw := state_space_draw(shard.key)) is not None:
@@ -66,12 +66,12 @@ def normal(std: float) -> Draw:
     return lambda whole, generator: whole.normal_(0.0, std, generator=generator)
 
 
-def _shards(values: Iterable[Any]) -> Iterator[ShardedTensor]:
+def shards_of(values: Iterable[Any]) -> Iterator[ShardedTensor]:
     """The sharded tensors among a sharded state dict's values; a factory is opened into those it makes."""
     for value in values:
         if isinstance(value, ShardedTensorFactory):
             built = value.build()
-            yield from _shards(built.values() if isinstance(built, dict) else built)
+            yield from shards_of(built.values() if isinstance(built, dict) else built)
         elif isinstance(value, ShardedTensor):
             yield value
 

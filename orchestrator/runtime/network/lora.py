@@ -3,6 +3,10 @@
 A matrix that is split over its output (`linear_qkv`, `linear_fc1`) has an adapter whose second matrix is split; one
 that is split over its input (`linear_proj`, `linear_fc2`) has one whose first is. The other matrix of the adapter is
 held whole by every rank.
+
+Around experts, megatron-core brings tokens together and sums what comes out, so that the adapters beside their matrices
+send nothing: the gradient of what each rank holds whole is that of its part, and is summed over the ranks that split an
+expert.
 """
 
 from __future__ import annotations
@@ -32,10 +36,11 @@ _MARK = ".lora."
 
 
 class Adapter(torch.nn.Module):
-    """scale · B(A(x)), of the same shape as the output of the matrix that it stands beside."""
+    """scale · B(A(x)), of the same shape as the output of the linear layer that it stands beside."""
 
-    def __init__(self, weight: torch.Tensor, spec: LoraSpec, config: TransformerConfig, *, splits_output: bool) -> None:
+    def __init__(self, linear: Any, spec: LoraSpec, config: TransformerConfig, *, splits_output: bool) -> None:
         super().__init__()
+        weight: torch.Tensor = linear.weight
         outputs, inputs = weight.shape  # of this rank
         options: Any = {"dtype": weight.dtype, "device": weight.device}
         self.a = torch.nn.Parameter(torch.empty(spec.rank, inputs, **options))
@@ -44,11 +49,25 @@ class Adapter(torch.nn.Module):
         self.sequence_parallel, self.splits_output = config.sequence_parallel, splits_output
         split, whole, axis = (self.b, self.a, 0) if splits_output else (self.a, self.b, 1)
         set_tensor_model_parallel_attributes(tensor=split, is_parallel=True, dim=axis, stride=1)
-        # Under sequence parallelism each rank's gradient of it is that of its part of the sequence.
-        mark_sequence_parallel(whole, config)
+        self.group, self.is_of_expert = linear.tp_group, bool(linear.is_expert)
+        if self.is_of_expert:
+            # megatron-core would count what is not split on the first tensor-parallel rank alone, but other ranks have
+            # other experts, or other tokens.
+            first = self.group.rank() == 0
+            set_tensor_model_parallel_attributes(tensor=whole, is_parallel=first, dim=1 - axis, stride=1)
+        else:
+            # Under sequence parallelism each rank's gradient of it is that of its part of the sequence.
+            mark_sequence_parallel(whole, config)
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        """What is added, from what the matrix takes: [s, b, in] of this rank."""
+        """What is added, from what the matrix takes: [s, b, in] of this rank, of an expert [tokens, in]."""
+        if self.is_of_expert:
+            a, b = self.a, self.b
+            if self.splits_output:
+                a = copy_to_tensor_model_parallel_region(a, self.group)
+            else:
+                b = copy_to_tensor_model_parallel_region(b, self.group)
+            return functional.linear(functional.linear(self._dropped(inputs), a), b) * self.scale
         narrow = functional.linear(self._dropped(inputs), self.a)
         if self.splits_output and self.sequence_parallel:
             narrow = gather_from_sequence_parallel_region(narrow)
@@ -63,7 +82,7 @@ class Adapter(torch.nn.Module):
     def _dropped(self, inputs: torch.Tensor) -> torch.Tensor:
         if not self.training or self.dropout == 0.0:
             return inputs
-        if self.splits_output and not self.sequence_parallel:
+        if self.splits_output and not self.sequence_parallel and not self.is_of_expert:
             return functional.dropout(inputs, self.dropout)  # the same on every rank, as the inputs are
         with get_cuda_rng_tracker().fork():
             return functional.dropout(inputs, self.dropout)
@@ -81,13 +100,18 @@ def add_adapters(chunk: Any, spec: LoraSpec, config: TransformerConfig) -> None:
     for name, module in list(chunk.named_modules()):
         kind = name.rpartition(".")[2]
         if kind in spec.target_modules:
-            adapter = Adapter(module.weight, spec, config, splits_output=kind in _SPLIT_OUTPUT)
+            adapter = Adapter(module, spec, config, splits_output=kind in _SPLIT_OUTPUT)
             module.lora = adapter
             module.lora_hook = module.register_forward_hook(_add)
             _save_split(module, gated=kind == "linear_fc1" and config.gated_linear_unit)
-    if config.recompute_granularity == "full" and getattr(chunk, "embedding", None) is not None:
-        # A recomputed layer whose input needs no gradient is taken for one that has nothing to learn.
+    if _recomputes_adapters(config) and getattr(chunk, "embedding", None) is not None:
+        # What is recomputed and whose input needs no gradient is taken for something that has nothing to learn.
         chunk.embedding.register_forward_hook(lambda module, inputs, output: output.requires_grad_())
+
+
+def _recomputes_adapters(config: TransformerConfig) -> bool:
+    modules = config.recompute_modules or () if config.recompute_granularity == "selective" else ()
+    return config.recompute_granularity == "full" or not {"mlp", "moe"}.isdisjoint(modules)
 
 
 def _add(module: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, Any]) -> tuple[torch.Tensor, Any]:
@@ -104,7 +128,12 @@ def _save_split(module: Any, *, gated: bool) -> None:
         entries: dict[str, Any] = of_the_matrix(prefix, sharded_offsets, metadata)
         own = f"{prefix}lora."
         entries |= make_sharded_tensors_for_checkpoint(
-            {"a": adapter.a, "b": adapter.b}, own, axes, sharded_offsets=sharded_offsets
+            {"a": adapter.a, "b": adapter.b},
+            own,
+            axes,
+            sharded_offsets,
+            tp_group=adapter.group,
+            dp_cp_group=metadata["dp_cp_group"],
         )
         if gated:  # each rank has a part of the gate and one of what it gates
             entries[f"{own}b"] = apply_swiglu_sharded_factory(entries[f"{own}b"], sharded_offsets)

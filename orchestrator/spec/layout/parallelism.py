@@ -93,6 +93,7 @@ class ParallelismSpec(Section):
     tensor-parallel ranks hold different ones."""
     data_parallel_size: Annotated[
         Positive | None,
+        resume.replicas,
         ShortName("dp"),
         AlsoCalled("dp dp_size data_parallel_degree data_parallel_replicate_degree data_parallel_shard_degree"),
     ] = None

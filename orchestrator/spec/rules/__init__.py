@@ -24,7 +24,7 @@ from orchestrator.spec.rules.model import (
 )
 from orchestrator.spec.rules.nearest import with_nearest
 from orchestrator.spec.rules.parallelism import sequence, stages, tensor_overlap, topology
-from orchestrator.spec.rules.training import chat, optimizer, schedule, task
+from orchestrator.spec.rules.training import chat, optimizer, schedule, task, upcycling
 
 if TYPE_CHECKING:
     from orchestrator.models.blocks.protocols import Topic
@@ -58,6 +58,7 @@ RULES: tuple[Rule, ...] = (
     *schedule.RULES,
     *optimizer.RULES,
     *lora.RULES,
+    *upcycling.RULES,
     *fp8.RULES,
     *operation.RULES,
     *tensor_overlap.RULES,

@@ -12,6 +12,8 @@ from orchestrator.spec.job import JobSpec
 from orchestrator.spec.job_sections import JobSections
 from orchestrator.spec.schema.shape import declared_around, leaf_paths
 
+_REPLICAS = "parallelism.data_parallel_size"
+
 
 @dataclass(frozen=True)
 class Change:
@@ -33,6 +35,11 @@ def diff_jobs(old: JobSpec, new: JobSpec) -> list[Change]:
         reason = f"the global batch follows from micro-batch · micro-batches · DP: {GLOBAL_BATCH.reason}"
         sizes = old.global_batch_size, new.global_batch_size
         changes.append(Change("batch.global_batch_size", *sizes, "trajectory", reason))
+    if not any(change.path == _REPLICAS for change in changes):
+        meaning, counts = on_resume(_REPLICAS).judge(old, new), (old.data_parallel_size, new.data_parallel_size)
+        if meaning.kind != "safe":
+            reason = f"DP follows from the processes and the other degrees: {meaning.reason}"
+            changes.append(Change(_REPLICAS, *counts, meaning.kind, reason))
     return changes
 
 

@@ -6,7 +6,7 @@ from pydantic import Field
 
 from orchestrator.fields import resume
 from orchestrator.fields.base import Section
-from orchestrator.fields.metadata import AlsoCalled, MegatronFlag
+from orchestrator.fields.metadata import AlsoCalled, HashedIfChanged, MegatronFlag
 from orchestrator.fields.values import Duration, Positive, Text
 
 
@@ -47,3 +47,12 @@ class CheckpointSpec(Section):
     of a run, or NAME or NAME/RUN_ID of a run in the same runs folder, whose newest checkpoint is used; NAME means a
     sweep's cell only if the job has no other run. Any layout will do. A run with checkpoints of its own continues from
     those."""
+    upcycle: Annotated[
+        bool,
+        resume.safe("where the weights came from: the run goes on from its own checkpoint"),
+        HashedIfChanged(),
+        AlsoCalled("moe_use_upcycling use_upcycling sparse_upcycling"),
+    ] = False
+    """Start a model with experts from a dense `pretrained`: every expert is a copy of the dense MLP of its layer, and
+    the router is new. Where `moe_ffn_hidden_size` is a fraction of `ffn_hidden_size`, the width of the dense MLP, so
+    many experts share a copy out."""

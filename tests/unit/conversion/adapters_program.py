@@ -79,9 +79,31 @@ def _put_over(base: Any, adapter: dict[str, torch.Tensor], config: dict[str, Any
             with torch.no_grad():
                 module.weight += product.t() if config["fan_in_fan_out"] else product
             chosen += 1
+        elif hasattr(module, "gate_up_proj"):
+            chosen += _put_over_experts(module, name, adapter, config)
     assert chosen
     assert not adapter, f"nothing takes {list(adapter)}"
     return base
+
+
+def _put_over_experts(experts: Any, name: str, adapter: dict[str, torch.Tensor], config: dict[str, Any]) -> int:
+    """The same where transformers holds the matrices of all experts as one tensor: PEFT finds each by its name in
+    files, and its place in that tensor.
+    """
+    folder, width = name.replace("mlp.", "block_sparse_moe."), experts.gate_up_proj.shape[1] // 2
+    places = {
+        "w1": experts.gate_up_proj[:, :width],
+        "w3": experts.gate_up_proj[:, width:],
+        "w2": experts.down_proj,
+    }
+    chosen = 0
+    for target, place in places.items():
+        for expert in range(len(place) if target in config["target_modules"] else 0):
+            a, b = (adapter.pop(f"base_model.model.{folder}.{expert}.{target}.lora_{half}.weight") for half in "AB")
+            with torch.no_grad():
+                place[expert] += (b.float() @ a.float()) * (config["lora_alpha"] / config["r"])
+            chosen += 1
+    return chosen
 
 
 def main() -> None:

@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from orchestrator.migration.overrides import override
 from orchestrator.migration.to_megatron import to_megatron
+from orchestrator.migration.yaml_writer import job_text
+from orchestrator.spec.loading import load_text
 
 Flags = Callable[..., Any]
 
@@ -28,6 +31,47 @@ def test_how_tokens_are_routed_is_read_and_written(flags: Flags) -> None:
     assert [each.path for each in written.unsaid if "moe" in each.path] == []
     said = [word for _, group in written.groups for flag in group for word in flag]
     assert set(ROUTED.split()) - {"--disable-bias-linear", "1e-4", "1e-2"} <= set(said)
-    assert said[said.index("--moe-aux-loss-coeff") + 1 :][:2] == ["0.0001", "0.01"]
+    assert said[said.index("--moe-aux-loss-coeff") + 1 :][:2] == ["0.0001", "0.08"]  # over 8 replicas
     one = flags(*["--num-experts", "8", "--disable-bias-linear", "--moe-router-topk-scaling-factor", "1.0"])
     assert one.job.model.moe_router_topk_scaling_factor is None
+
+
+GLOBAL = "--moe-router-load-balancing-type seq_aux_loss global_aux_loss --moe-aux-loss-coeff 1e-4 1e-2"
+
+
+def test_the_weight_of_the_global_loss(flags: Flags) -> None:
+    """megatron-core's is divided by DP, and ours is not: reading tells so, and writing multiplies."""
+    migrated = flags("--num-experts", "8", "--disable-bias-linear", *GLOBAL.split())
+    assert any("divide its moe_aux_loss_coeff by the script's DP" in note for note in migrated.migration.notes)
+    local = flags("--num-experts", "8", "--disable-bias-linear", "--moe-aux-loss-coeff", "1e-2")
+    assert not [note for note in local.migration.notes if "global_aux_loss" in note]
+    written = to_megatron(migrated.job.changed(parallelism={"data_parallel_size": 4}))
+    said = [word for _, group in written.groups for flag in group for word in flag]
+    assert said[said.index("--moe-aux-loss-coeff") + 1 :][:2] == ["0.0001", "0.04"]
+    assert [each.path for each in written.otherwise if "aux_loss" in each.path] == ["model.moe_aux_loss_coeff"]
+
+
+DENSE = "--num-experts 8 --disable-bias-linear --ffn-hidden-size 96 --load dense --save sparse --moe-use-upcycling"
+
+
+def test_experts_that_start_from_a_dense_model(flags: Flags) -> None:
+    """Megatron-LM makes a dense model as wide as so many experts, whose weights --load has."""
+    migrated = flags(*DENSE.split())
+    assert "checkpoint.pretrained" in migrated.migration.missing
+    override(migrated.migration, "checkpoint.pretrained=dense")
+    job = load_text(job_text(migrated.migration)).job
+    assert job.checkpoint.upcycle
+    assert (job.model.ffn_hidden_size, job.model.moe_ffn_size) == (96, 96)
+    written = [word for _, group in to_megatron(job).groups for flag in group for word in flag]
+    assert "--moe-use-upcycling" in written
+    narrow = flags(*DENSE.split(), "--moe-upcycling-granularity", "2")
+    override(narrow.migration, "checkpoint.pretrained=dense")
+    job = load_text(job_text(narrow.migration)).job
+    assert (job.model.ffn_hidden_size, job.model.moe_ffn_hidden_size) == (192, 96)
+    assert [each.path for each in to_megatron(job).unsaid if each.path == "checkpoint.upcycle"]
+    assert (
+        flags("--num-experts", "8", "--disable-bias-linear", "--moe-upcycling-granularity", "2").outcome(
+            "--moe-upcycling-granularity"
+        )
+        == "no_effect"
+    )

@@ -21,7 +21,8 @@ CONTEXTS = (
     f"{_GPT} --position-embedding-type rope --bf16 --fp8-format hybrid --first-last-layers-bf16 --lr-decay-style WSD "
     "--recompute-granularity full --group-query-attention --window-size 10,0 --save there --save-interval 10 "
     "--wandb-project ours --wandb-exp-name first",
-    f"{_GPT} --num-experts 4 --fp16 --optimizer sgd --position-embedding-type rope --use-rope-scaling --finetune",
+    f"{_GPT} --num-experts 4 --moe-use-upcycling --fp16 --optimizer sgd --position-embedding-type rope "
+    "--use-rope-scaling --finetune",
     "pretrain_bert.py --recompute-granularity selective --optimizer muon",
     "pretrain_t5.py --position-embedding-type relative",
     "pretrain_mamba.py --mock-data",

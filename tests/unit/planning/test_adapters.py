@@ -9,12 +9,18 @@ from support.problems import codes
 from support.this_machine import Libraries
 
 from orchestrator.kernel_selection.layers import layers_there
+from orchestrator.models.blocks.base import Degrees
 from orchestrator.planning.estimates import machine_of
 from orchestrator.planning.flops import formula, model_flops
 from orchestrator.planning.hardware import shipped
 from orchestrator.planning.memory import estimate_memory
 from orchestrator.planning.parameters import parameters
 from orchestrator.planning.parameters.adapters import adapter_parameters
+from orchestrator.planning.parameters.trainable import (
+    trained_expert_parameters,
+    trained_in_all,
+    trained_parameters,
+)
 from orchestrator.planning.time import StepTime, estimate_time
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.rules import check
@@ -29,18 +35,52 @@ def test_parameters_are_those_of_the_published_formula(make_job: Any) -> None:
     lora = {"rank": 8, "target_modules": ["linear_qkv", "linear_fc1"]}
     job = make_job(model={**model, "lora": lora})
     each = 8 * (256 + 256 + 2 * 2 * 32) + 8 * (256 + 2 * 512)
-    assert adapter_parameters(job.model, 1) == each
+    assert adapter_parameters(job.model, Degrees()) == each
     assert parameters(job, 384).total == parameters(make_job(model=model), 384).total + 4 * each
+
+
+def test_every_expert_has_adapters(make_job: Any) -> None:
+    """r · (in + out) for each matrix of each expert, and of the shared one; ranks that hold other experts hold theirs,
+    and those that split an expert split the wide axis.
+    """
+    experts = {"num_experts": 8, "moe_ffn_hidden_size": 96, "moe_shared_expert_intermediate_size": 64}
+    model = {**WIDE, **experts, "add_bias_linear": False, "activation": "swiglu", "moe_layer_freq": [0, 1, 1, 1]}
+    lora = {"rank": 8, "target_modules": ["linear_fc1", "linear_fc2"]}
+    job = make_job(model={**model, "ffn_hidden_size": 512, "lora": lora})
+
+    def of_mlp(ffn: int, tp: int = 1) -> int:
+        return 8 * (256 + 2 * ffn // tp) + 8 * (ffn // tp + 256)
+
+    whole = of_mlp(512) + 3 * (8 * of_mlp(96) + of_mlp(64))
+    bare = parameters(make_job(model={**model, "ffn_hidden_size": 512}), 384)
+    assert parameters(job, 384).total == bare.total + whole == bare.total + trained_in_all(job, 0)
+    assert parameters(job, 384).inactive == bare.inactive + 3 * 6 * of_mlp(96)
+    spread = {"tensor_model_parallel_size": 2, "sequence_parallel": True, "expert_model_parallel_size": 2}
+    job = make_job(
+        model={**model, "ffn_hidden_size": 512, "lora": lora}, parallelism=spread | {"data_parallel_size": 2}
+    )
+    assert trained_expert_parameters(job) == (3 * 4 * of_mlp(96, 2),)
+    assert trained_parameters(job, (0,)) == (of_mlp(512, 2) + 3 * (4 * of_mlp(96, 2) + of_mlp(64, 2)),)
 
 
 def test_frozen_weights_take_no_memory_beside_their_own(make_job: Any) -> None:
     whole = estimate_memory(make_job(model=WIDE), 384, "torch").stages[0].parts
     job = make_job(model={**WIDE, "lora": {"rank": 4}})
     adapted = estimate_memory(job, 384, "torch").stages[0].parts
-    share = 4 * adapter_parameters(job.model, 1) / parameters(job, 384).total
+    share = 4 * adapter_parameters(job.model, Degrees()) / parameters(job, 384).total
     assert whole["weights"] < adapted["weights"] < 1.1 * whole["weights"]
     for part in ("gradients", "optimizer"):
         assert adapted[part] == pytest.approx(share * whole[part] / (1 - share), rel=0.01)
+
+
+def test_the_state_of_experts_adapters_is_shared_out_as_experts_are(make_job: Any) -> None:
+    """Of DP 4 and EP 4 each rank holds other experts: their adapters' state is its own, all other state a quarter."""
+    model = {**WIDE, "num_experts": 8, "add_bias_linear": False, "lora": {"rank": 4}}
+    job = make_job(model=model, parallelism={"data_parallel_size": 4, "expert_model_parallel_size": 4})
+    [trained], [experts] = trained_parameters(job, (0,)), trained_expert_parameters(job)
+    parts = estimate_memory(job, 384, "torch").stages[0].parts
+    per_parameter = parts["gradients"] // trained * 2 + (4 if job.precision.dtype != "fp32" else 0)
+    assert parts["optimizer"] == pytest.approx(per_parameter * ((trained - experts) / 4 + experts), rel=1e-3)
 
 
 def flops(job: JobSpec) -> float:
@@ -88,6 +128,23 @@ def test_time_is_that_of_what_is_trained(make_job: Any) -> None:
     assert estimate(make_job, {"rank": 16, "target_modules": one}, **spread).step_seconds < adapted.step_seconds
 
 
+def test_time_of_experts_with_adapters(make_job: Any) -> None:
+    """Frozen experts have no gradients of weights; their adapters' kernels are those of every expert of a rank."""
+    device = shipped("H100")
+    assert device is not None
+    experts = {**LARGE, "num_experts": 8, "add_bias_linear": False, "moe_ffn_hidden_size": 4096}
+    fcs = {"lora": {"rank": 16, "target_modules": ["linear_fc1", "linear_fc2"]}}
+    both = {"lora": {"rank": 16, "target_modules": ["linear_fc1"]}}
+    spread = {"parallelism": {"data_parallel_size": 2, "expert_model_parallel_size": 2}}
+    jobs = [make_job(model={**experts, **each}, precision={"dtype": "bf16"}, **spread) for each in ({}, both, fcs)]
+    whole, one, adapted = (estimate_time(job, 32000, "torch", device) for job in jobs)
+    assert 0.6 < adapted.parts["gemm"] / whole.parts["gemm"] < 0.8
+    assert one.parts["gemm"] < adapted.parts["gemm"]
+    assert adapted.parts["expert_parallel"] == whole.parts["expert_parallel"]
+    assert adapted.parts["data_parallel"] < 0.1 * whole.parts["data_parallel"]
+    assert 0.6 < adapted.model_flops / whole.model_flops < 0.72
+
+
 def test_adapters_slow_a_small_model_down(make_job: Any) -> None:
     """The host starts more kernels for them than frozen weights save."""
     device, modules = shipped("H100"), ["linear_qkv", "linear_proj", "linear_fc1", "linear_fc2"]
@@ -121,6 +178,8 @@ def test_it_is_planned_with_the_layers_that_take_adapters(make_job: Any, librari
     assert layers_there(make_job(model={"lora": {"rank": 8}}), machine_of(device))[0] == "torch"
 
 
+EXPERTS = {"num_experts": 4, "add_bias_linear": False}
+BIASED = {**EXPERTS, "moe_router_score_function": "sigmoid", "moe_router_enable_expert_bias": True}
 TWICE = ["linear_fc1", "linear_fc1"]
 REFUSED: list[tuple[dict[str, dict[str, Any]], list[str]]] = [
     (
@@ -130,10 +189,10 @@ REFUSED: list[tuple[dict[str, dict[str, Any]], list[str]]] = [
     ({"model": {"lora": {}}, "runtime": {"layers": "transformer_engine"}}, ["adapted_layers runtime.layers"]),
     ({"model": {"lora": {"rank": 65}}}, ["adapters_narrower_than_layers model.lora.rank"]),
     ({"model": {"lora": {"target_modules": TWICE}}}, ["each_adapter_once model.lora.target_modules"]),
-    (
-        {"model": {"lora": {}, "num_experts": 2, "add_bias_linear": False}},
-        ["adapted_model model.lora"],
-    ),
+    ({"model": {"architecture": "mamba", "mamba_num_groups": 1, "lora": {}}}, ["adapted_model model.lora"]),
+    ({"model": {**BIASED, "lora": {}}}, ["frozen_routers model.lora"]),
+    ({"model": {**BIASED, "moe_router_bias_update_rate": 0.0, "lora": {}}}, []),
+    ({"model": {**EXPERTS, "moe_grouped_gemm": True, "lora": {}}}, ["frozen_routers model.lora"]),
 ]
 
 

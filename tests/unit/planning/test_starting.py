@@ -16,18 +16,22 @@ from orchestrator.run_directory.checkpoints.commit_markers import file_record, w
 EYES = {"image_size": 16, "patch_size": 8, "num_layers": 2, "hidden_size": 32, "num_attention_heads": 4}
 
 
-def warnings(folder: Path, model: dict[str, Any], theirs: dict[str, Any]) -> list[str]:
-    """Of a job with this model that starts from a run with another."""
+def warnings(
+    folder: Path, model: dict[str, Any], theirs: dict[str, Any], *, upcycle: bool = False, fine: str | None = None
+) -> list[str]:
+    """Of a job with this model that starts from a run with another. `fine`: what is said of it that is fine."""
     run = make_run(folder, four_layer_job("source", model=theirs))
     checkpoint = run.checkpoint(5)
     checkpoint.mkdir(parents=True)
     (checkpoint / "weights").write_bytes(b"weights")
     files = {"weights": file_record(checkpoint / "weights")}
     write_commit(checkpoint, iteration=5, consumed_samples=40, files=files, config_hash="abc")
-    job = four_layer_job("tuned", model=model, checkpoint={"pretrained": str(run.path)}, launch={"gpu": "H100"})
+    checkpoint_section = {"pretrained": str(run.path), "upcycle": upcycle}
+    job = four_layer_job("tuned", model=model, checkpoint=checkpoint_section, launch={"gpu": "H100"})
     plan = make_plan(job)
     found = judge(plan, forecast(plan), None)
     assert found.stops == ()
+    assert fine is None or any(fine in line for line in found.fine)
     return [each.message for each in found.warnings if "checkpoint.pretrained" in each.paths]
 
 
@@ -46,5 +50,29 @@ def warnings(folder: Path, model: dict[str, Any], theirs: dict[str, Any]) -> lis
 )
 def test_weights_that_are_here(tmp_path: Path, model: dict[str, Any], theirs: dict[str, Any], said: str | None) -> None:
     found = warnings(tmp_path, model, theirs)
+    assert len(found) == (said is not None)
+    assert said is None or said in found[0]
+
+
+DENSE = {"add_bias_linear": False, "ffn_hidden_size": 128}
+SPARSE = {**DENSE, "num_experts": 4}
+
+
+@pytest.mark.parametrize(
+    ("model", "theirs", "upcycle", "said"),
+    [
+        (SPARSE, DENSE, True, None),
+        ({**SPARSE, "moe_ffn_hidden_size": 64}, DENSE, True, None),
+        (SPARSE, SPARSE, False, None),
+        (SPARSE, DENSE, False, "is dense, and this job has 4 experts"),
+        (SPARSE, SPARSE, True, "has 4 experts already"),
+        (SPARSE, {**DENSE, "ffn_hidden_size": 64}, True, "model.ffn_hidden_size is 64 there and 128 here"),
+    ],
+)
+def test_experts_start_from_a_dense_model_where_that_is_asked_for(
+    tmp_path: Path, model: dict[str, Any], theirs: dict[str, Any], upcycle: bool, said: str | None
+) -> None:
+    fine = "the 4 experts of a layer start from the dense MLP of" if upcycle else None
+    found = warnings(tmp_path, model, theirs, upcycle=upcycle, fine=fine)
     assert len(found) == (said is not None)
     assert said is None or said in found[0]

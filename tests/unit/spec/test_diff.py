@@ -99,6 +99,23 @@ def test_the_micro_batch_counts_where_experts_are_balanced_within_it(small: Any)
         assert change.kind == kind, given
 
 
+def test_replicas_count_where_experts_are_balanced_over_all_of_them(small: Any) -> None:
+    """However they change: DP may follow from the processes and the other degrees."""
+    experts = ("model.num_experts=4", "model.add_bias_linear=false", "model.moe_aux_loss_coeff=0.01")
+    together = (*experts, "model.moe_router_load_balancing_type=global_aux_loss")
+    replicas = "parallelism.data_parallel_size"
+    for given, kind in ((experts, "safe"), (together, "trajectory")):
+        assert kinds(small.job(*given), small.job(*given, f"{replicas}=2")) == {replicas: kind}
+        found = kinds(small.job(*given), small.job(*given, "launch.gpus_per_node=2"))
+        assert found == {"launch.gpus_per_node": "safe", **({replicas: kind} if kind != "safe" else {})}
+    wide = ("launch.gpus_per_node=2", "parallelism.tensor_model_parallel_size=2", "parallelism.sequence_parallel=true")
+    assert kinds(small.job(*together), small.job(*together, *wide)).get(replicas) is None
+    assert kinds(small.job(*together), small.job(*together, "model.moe_aux_loss_coeff=0.02", f"{replicas}=1")) == {
+        "model.moe_aux_loss_coeff": "trajectory",
+        replicas: "safe",
+    }
+
+
 def test_more_replicas_of_as_many_micro_batches_are_another_batch(small: Any) -> None:
     written = ("batch.global_batch_size=null", "batch.num_micro_batches=4")
     changes = diff_jobs(small.job(*written), small.job(*written, "parallelism.data_parallel_size=2"))

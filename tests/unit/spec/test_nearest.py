@@ -36,6 +36,7 @@ OFFERED = re.compile(r"nearest (\w+): ([\d.]+)(?: or ([\d.]+))?([^;\n]*)")
 FP8 = ["precision.fp8={recipe: delayed}", "runtime.layers=auto"]
 MAMBA = ["model.architecture=mamba", "model.mamba_num_groups=4", "model.position_embedding_type=rope"]
 UNEVEN = "parallelism.num_layers_in_first_pipeline_stage"
+UPCYCLED = "checkpoint={pretrained: dense, upcycle: true}"
 RAMP = "batch.rampup_batch_size"
 
 CASES: list[tuple[str, str, list[str], str, str]] = [
@@ -100,6 +101,10 @@ CASES: list[tuple[str, str, list[str], str, str]] = [
      "model.moe_ffn_hidden_size", "moe_ffn_hidden_size"),
     ("experts.expert_widths", "mixtral-8x7b", ["TP=2", "ETP=1", "SP", "SHARED=999"],
      "model.moe_shared_expert_intermediate_size", "moe_shared_expert_intermediate_size"),
+    ("upcycling.upcycled_widths", "mixtral-8x7b", [UPCYCLED, "MOE=1000"],
+     "model.moe_ffn_hidden_size", "moe_ffn_hidden_size"),
+    ("upcycling.upcycled_widths", "mixtral-8x7b", [UPCYCLED, "MOE=7168", "model.moe_router_topk=3"],
+     "model.moe_router_topk", "moe_router_topk"),
     ("recomputation.recomputed_layers", "gpt-345m", ["RECOMPUTE=5"],
      "runtime.recompute_num_layers", "recompute_num_layers"),
     ("t5.lengths", "t5-220m", ["TP=4", "SP", "DECODER=126"], "model.decoder_seq_length", "decoder_seq_length"),
