@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 
-from orchestrator.conversion.weight_mapping import DECODER, VISION, layers_differ, stack_of
+from orchestrator.conversion.weight_mapping import DECODER, VISION, Weight, layers_differ, stack_of
 from orchestrator.models.blocks.grouped_query_attention.matrices import cross_matrices
 from orchestrator.models.blocks.mlp import matrices as mlp
 from orchestrator.models.blocks.weights import linears
 from orchestrator.spec.model import ModelSpec
 from orchestrator.spec.vision import VisionSpec
+
+
+def shape_of_weight(weight: Weight, model: ModelSpec, rows: int) -> tuple[int, ...]:
+    """Of a weight of a family's table, of all experts that one tensor there has."""
+    return (*weight.stacked, *shape_of(weight.rule.ours, model, rows))
 
 
 def shape_of(key: str, model: ModelSpec, rows: int) -> tuple[int, ...]:

@@ -24,6 +24,8 @@ class Weight(NamedTuple):
     within: tuple[int, ...]
     """How many there are along these."""
     theirs: tuple[str, ...]
+    stacked: tuple[int, ...] = ()
+    """How many are in one tensor there: of experts, along its first dimension."""
 
 
 class OneOf(NamedTuple):
@@ -165,6 +167,9 @@ def _of_layer(rule: Rule, layer: int | None, model: ModelSpec) -> Iterator[Weigh
         place, within = (), ()
     if not rule.of_experts:
         yield Weight(rule, place, within, tuple(name.format(n=layer) for name in rule.theirs))
+        return
+    if rule.of_experts == "stacked":
+        yield Weight(rule, place, within, tuple(name.format(n=layer) for name in rule.theirs), (model.expert_count,))
         return
     for expert in range(model.expert_count):
         theirs = tuple(name.format(n=layer, e=expert) for name in rule.theirs)

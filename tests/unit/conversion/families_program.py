@@ -32,6 +32,10 @@ SIZES = {
     **{"intermediate_size": 48, "num_key_value_heads": 2, "max_position_embeddings": 64},
 }
 FEW_EXPERTS = {"moe_intermediate_size": 40, "num_experts": 4, "num_experts_per_tok": 2}
+FACTORS = {
+    **{"embedding_multiplier": 3.0, "residual_multiplier": 0.4, "attention_multiplier": 0.2},
+    "logits_scaling": 0.7,
+}
 GROUPED_EXPERTS = {
     **{"moe_intermediate_size": 40, "n_routed_experts": 8, "num_experts_per_tok": 2, "n_shared_experts": 2},
     **{"n_group": 4, "topk_group": 2, "routed_scaling_factor": 2.5, "num_mtp_layers": 0},
@@ -96,6 +100,15 @@ def configurations() -> dict[str, Any]:
         "glm4-moe-all-routed": transformers.Glm4MoeConfig(
             **{**SIZES, **GROUPED_EXPERTS, "n_group": 1, "topk_group": 1}, first_k_dense_replace=0, head_dim=16
         ),
+        "olmoe": transformers.OlmoeConfig(**SIZES, num_experts=4, num_experts_per_tok=2),
+        "olmoe-normalized": transformers.OlmoeConfig(
+            **{**SIZES, "num_key_value_heads": 4}, num_experts=4, num_experts_per_tok=2, norm_topk_prob=True
+        ),
+        "granite-moe": transformers.GraniteMoeConfig(**SIZES, **FACTORS, num_local_experts=4, tie_word_embeddings=True),
+        "granite-moe-shared": transformers.GraniteMoeSharedConfig(
+            **SIZES, **FACTORS, num_local_experts=4, num_experts_per_tok=3, shared_intermediate_size=56
+        ),
+        "granite-moe-without-shared": transformers.GraniteMoeSharedConfig(**SIZES, head_dim=16),
         "qwen2": transformers.Qwen2Config(**SIZES, tie_word_embeddings=True),
         "qwen3": transformers.Qwen3Config(**SIZES, head_dim=16),
         "gemma": transformers.GemmaConfig(**SIZES, head_dim=16),
@@ -135,12 +148,7 @@ def configurations() -> dict[str, Any]:
             **LATENT, first_k_dense_replace=2, rope_parameters=DEEPSEEK_YARN
         ),
         "nemotron": transformers.NemotronConfig(**SIZES, head_dim=16),
-        "granite": transformers.GraniteConfig(
-            **SIZES,
-            **{"embedding_multiplier": 3.0, "residual_multiplier": 0.4, "attention_multiplier": 0.2},
-            logits_scaling=0.7,
-            tie_word_embeddings=True,
-        ),
+        "granite": transformers.GraniteConfig(**SIZES, **FACTORS, tie_word_embeddings=True),
         "smollm3": transformers.SmolLM3Config(
             **{**SIZES, "num_hidden_layers": 4}, no_rope_layer_interval=2, pad_token_id=0
         ),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from orchestrator.conversion.hugging_face.families.registry import (
     family_of_model,
     family_of_type,
 )
-from orchestrator.conversion.shapes import shape_of
+from orchestrator.conversion.shapes import shape_of_weight
 from orchestrator.conversion.weight_mapping import Family
 from orchestrator.errors import UserError
 from orchestrator.planning.parameters import parameters
@@ -42,6 +43,7 @@ PRESETS = {
     **{"gemma2-2b": "gemma2", "gemma2-27b": "gemma2", "gemma3-270m": "gemma3_text", "gemma3-27b": "gemma3_text"},
     **{"granite3.1-2b": "granite", "smollm3-3b": "smollm3", "glm4-9b": "glm4", "glm4-32b": "glm4"},
     **{"olmo2-1b": "olmo2", "olmo2-32b": "olmo2"},
+    **{"olmoe-1b-7b": "olmoe", "granite3.0-1b-a400m": "granitemoe", "granite3.0-3b-a800m": "granitemoe"},
     **{"deepseek-v2-lite": "deepseek_v2", "deepseek-v2": "deepseek_v2"},
     **{"qwen3-30b-a3b": "qwen3_moe", "t5-base": "t5", "t5-v1.1-base": "t5"},
 }
@@ -62,12 +64,11 @@ def test_presets_are_of_their_families(preset: str, family: str) -> None:
     found = family_of_model(job.model)
     assert found.model_type == family
     shapes = {
-        (weight.rule.ours, weight.place): shape_of(weight.rule.ours, job.model, job.model.vocab_size)
+        (weight.rule.ours, weight.place): shape_of_weight(weight, job.model, job.model.vocab_size)
         for weight in found.weights(job.model)
         if not weight.rule.ours.endswith(".expert_bias")  # which is no parameter
     }
-    sizes = (shape[0] * (shape[1] if len(shape) > 1 else 1) for shape in shapes.values())
-    assert sum(sizes) == parameters(job, job.model.vocab_size).total
+    assert sum(map(math.prod, shapes.values())) == parameters(job, job.model.vocab_size).total
     again = job_of(to_model(to_config(job.model, found, job.model.vocab_size), found)).model
     unlike = {name for name in type(again).model_fields if getattr(again, name) != getattr(job.model, name)}
     # What is the same, written out, and how long a training sample is.
@@ -182,6 +183,11 @@ GLM = {"model_type": "glm4_moe", "first_k_dense_replace": 0}
             {"model_type": "qwen3_moe", "decoder_sparse_step": 99},
             ("unsupported_config_value", "decoder_sparse_step", "99"),
         ),
+        ({"model_type": "olmoe", "clip_qkv": 8.0}, ("unsupported_config_value", "clip_qkv", "8.0")),
+        (
+            {"model_type": "granitemoeshared", "shared_intermediate_size": -1},
+            ("unsupported_config_value", "shared_intermediate_size", "-1"),
+        ),
         ({"model_type": "t5", "is_decoder": True}, ("unsupported_config_value", "is_decoder", "true")),
         ({"intermediate_size": None}, ("missing_config_key", "intermediate_size")),
         ({"vocab_size": "many"}, ("config_value_not_positive", "many")),
@@ -234,12 +240,18 @@ def test_positions_of_published_and_of_newer_files() -> None:
             {"moe_router_load_balancing_type": "sinkhorn", "moe_aux_loss_coeff": 0},
             ("network_not_exportable", "sinkhorn", "Mixtral", "aux_loss", "seq_aux_loss"),
         ),
-        ({"moe_shared_expert_intermediate_size": 64}, ("network_not_exportable", "64", "Mixtral")),
+        ({"moe_expert_capacity_factor": 1.5}, ("network_not_exportable", "1.5", "Mixtral")),
     ],
 )
 def test_other_experts_are_refused(more: dict[str, Any], refusal: tuple[str, ...]) -> None:
     with refused(*refusal):
         family_of_model(job_of({"preset": "mixtral-8x7b", **more}).model)
+
+
+def test_a_shared_expert_makes_another_family() -> None:
+    """That of Granite, whose factors are 1."""
+    model = job_of({"preset": "mixtral-8x7b", "moe_shared_expert_intermediate_size": 64}).model
+    assert family_of_model(model).model_type == "granitemoeshared"
 
 
 @pytest.mark.parametrize(

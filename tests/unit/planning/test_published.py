@@ -49,6 +49,9 @@ PUBLISHED = {
     "qwen3-235b-a22b": 235_093_634_560,
     "qwen1.5-moe-a2.7b": 14_315_784_192,
     "qwen2-57b-a14b": 57_408_658_944,
+    "olmoe-1b-7b": 6_919_161_856,
+    "granite3.0-1b-a400m": 1_334_628_352,
+    "granite3.0-3b-a800m": 3_298_793_472,
     # Without the layer that predicts a further token, and the biases of experts, which are no parameters.
     "glm4.5": 358_337_791_296 - 5_539_962_272 - 89 * 160,
     "glm4.5-air": 110_468_824_832 - 3_616_573_568 - 45 * 128,
