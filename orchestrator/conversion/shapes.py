@@ -92,8 +92,10 @@ def _layer(model: ModelSpec, *, has_experts: bool) -> Iterator[str]:
     if model.normalizes_outputs:
         yield from _norm("post_self_attn_layernorm.", model)
         yield from _norm("post_mlp_layernorm.", model)
-    if model.normalizes_inputs:
+    if model.normalizes_each_input:
         yield from _norm("pre_mlp_layernorm." if has_experts else "mlp.linear_fc1.layer_norm_", model)
+    elif model.normalizes_inputs:
+        yield from _norm("input_layernorm.", model)
     if not has_experts:
         yield from _mlp("mlp.", model)
         return

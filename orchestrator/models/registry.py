@@ -19,6 +19,7 @@ Feature = Literal[
     "joined_loss",
     "multipliers",
     "output_norms",
+    "parallel_residual",
     "positions_by_layer",
     "rotated_projection",
     "task_head",
@@ -26,9 +27,9 @@ Feature = Literal[
 ]
 """What a family may be combined with: low-rank adapters, sequences cut over ranks, training on conversations, layers
 with experts, FlashAttention 4, images among the tokens, an output layer joined with its loss, factors of embeddings,
-branches and logits, norms of what attention and MLP give, layers that differ in their rotary positions, rotary
-positions applied by a kernel of our own, a head for labelled examples, and tensor parallelism that sends while it
-multiplies."""
+branches and logits, norms of what attention and MLP give, attention and MLP in parallel, layers that differ in their
+rotary positions, rotary positions applied by a kernel of our own, a head for labelled examples, and tensor parallelism
+that sends while it multiplies."""
 Positions = Literal["rope", "learned_absolute", "alibi", "relative", "none"]
 """How positions are told apart, as `model.position_embedding_type` has it."""
 
@@ -71,8 +72,8 @@ GPT: Final = ModelFamily(
     supports=frozenset(
         (
             *("adapters", "context_parallelism", "conversations", "experts", "images"),
-            *("flash_attention", "joined_loss", "multipliers", "output_norms", "positions_by_layer"),
-            *("rotated_projection", "tensor_overlap"),
+            *("flash_attention", "joined_loss", "multipliers", "output_norms", "parallel_residual"),
+            *("positions_by_layer", "rotated_projection", "tensor_overlap"),
         )
     ),
     is_decoder_only=True,

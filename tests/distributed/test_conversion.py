@@ -55,6 +55,12 @@ FAMILIES = {
         "smollm3-rotated": "LlamaForCausalLM",  # which it is, with nothing else to tell it by
         "glm4": "Glm4ForCausalLM",
         "glm4-no-biases": "Glm4ForCausalLM",
+        "gpt-neox": "GPTNeoXForCausalLM",
+        "gpt-neox-sequential": "GPTNeoXForCausalLM",
+        "falcon": "FalconForCausalLM",
+        "falcon-heads": "FalconForCausalLM",
+        "falcon-one-norm": "FalconForCausalLM",
+        "falcon-two-norms": "FalconForCausalLM",
         "olmo2": "Olmo2ForCausalLM",
         "stablelm-no-biases": "StableLmForCausalLM",
         "deepseek-v2": "DeepseekV2ForCausalLM",

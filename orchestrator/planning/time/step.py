@@ -269,7 +269,7 @@ def _update(setting: Setting, held: Sequence[int], experts: tuple[int, ...]) -> 
     each = (
         MATRICES * len(model.adapters.target_modules)
         if model.has_adapters
-        else _WEIGHTS_PER_LAYER + 2 * model.norms_of_a_branch
+        else _WEIGHTS_PER_LAYER + model.norms_of_a_layer
     )
     each = each * model.family.residual_branches // 2  # those are of a layer with both
     in_stages = [sum(stage) for stage in stages]

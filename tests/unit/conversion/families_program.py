@@ -32,6 +32,9 @@ SIZES = {
     **{"intermediate_size": 48, "num_key_value_heads": 2, "max_position_embeddings": 64},
 }
 FEW_EXPERTS = {"moe_intermediate_size": 40, "num_experts": 4, "num_experts_per_tok": 2}
+FEWER = {key: value for key, value in SIZES.items() if key != "num_key_value_heads"}
+FALCON = {key: value for key, value in FEWER.items() if key != "intermediate_size"}
+NEW_FALCON = {"new_decoder_architecture": True, "num_kv_heads": 2}
 FACTORS = {
     **{"embedding_multiplier": 3.0, "residual_multiplier": 0.4, "attention_multiplier": 0.2},
     "logits_scaling": 0.7,
@@ -157,6 +160,16 @@ def configurations() -> dict[str, Any]:
         "glm4-no-biases": transformers.Glm4Config(
             **SIZES, head_dim=8, attention_bias=False, partial_rotary_factor=1.0, pad_token_id=0
         ),
+        "gpt-neox": transformers.GPTNeoXConfig(**FEWER),
+        "gpt-neox-sequential": transformers.GPTNeoXConfig(
+            **FEWER, use_parallel_residual=False, hidden_act="gelu_new", tie_word_embeddings=True
+        ),
+        "falcon": transformers.FalconConfig(**FALCON),
+        "falcon-heads": transformers.FalconConfig(**FALCON, multi_query=False, bias=True, activation="gelu_new"),
+        "falcon-one-norm": transformers.FalconConfig(
+            **{**FALCON, **NEW_FALCON}, num_ln_in_parallel_attn=1, ffn_hidden_size=40
+        ),
+        "falcon-two-norms": transformers.FalconConfig(**FALCON, **NEW_FALCON, tie_word_embeddings=False),
         "olmo2": transformers.Olmo2Config(**SIZES, head_dim=16),
         "stablelm-no-biases": transformers.StableLmConfig(**SIZES, partial_rotary_factor=1.0),
         "megatron-bert": transformers.MegatronBertConfig(**BERT),

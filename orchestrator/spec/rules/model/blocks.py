@@ -21,6 +21,7 @@ _ASKED: Final[Mapping[Feature, tuple[str, Callable[[JobSections], bool]]]] = {
     "flash_attention": ("runtime.attention_backend", lambda job: job.runtime.attention_backend == "flash"),
     "images": ("model.vision", lambda job: job.model.has_vision),
     "output_norms": ("model.transformer_block_type", lambda job: job.model.normalizes_outputs),
+    "parallel_residual": ("model.parallel_residual", lambda job: job.model.parallel_residual is not None),
     "positions_by_layer": ("model.no_rope_freq", lambda job: job.model.rotates_by_layer),
     "tensor_overlap": ("parallelism.tp_comm_overlap", lambda job: job.parallelism.tp_comm_overlap is True),
 }

@@ -26,8 +26,8 @@ def _stacked(rule: Rule) -> Rule:
     name = _STACKED.get(rule.ours)
     if name is None:
         return rule
-    of_experts = "stacked" if rule.of_experts else False
-    return replace(rule, theirs=(f"{_LAYER}block_sparse_moe.{name}",), transform="same", of_experts=of_experts)
+    found = replace(rule, theirs=(f"{_LAYER}block_sparse_moe.{name}",), transform="same")
+    return replace(found, of_experts="stacked") if rule.of_experts else found
 
 
 def _width(said: Said, fields: dict[str, Any]) -> dict[str, Any]:
