@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 
-from orchestrator.conversion.weight_mapping import DECODER, FURTHER, FURTHER_LAYER, VISION, layers_differ, stack_of
+from orchestrator.conversion.weight_mapping import (
+    DECODER,
+    FURTHER,
+    FURTHER_LAYER,
+    VISION,
+    Weight,
+    layers_differ,
+    stack_of,
+)
 from orchestrator.models.blocks.grouped_query_attention.matrices import cross_matrices
 from orchestrator.models.blocks.mlp import matrices as mlp
 from orchestrator.models.blocks.multi_token_prediction import matrices as multi_token_prediction
@@ -13,6 +21,11 @@ from orchestrator.models.blocks.weights import linears
 from orchestrator.models.layers import mixers_of
 from orchestrator.spec.model import ModelSpec
 from orchestrator.spec.vision import VisionSpec
+
+
+def shape_of_weight(weight: Weight, model: ModelSpec, rows: int) -> tuple[int, ...]:
+    """Of a weight of a family's table, of all experts that one tensor there has."""
+    return (*weight.stacked, *shape_of(weight.rule.ours, model, rows))
 
 
 def shape_of(key: str, model: ModelSpec, rows: int) -> tuple[int, ...]:
@@ -103,8 +116,10 @@ def _layer(model: ModelSpec, mixer: TokenMixer, *, has_experts: bool) -> Iterato
     if model.normalizes_outputs:
         yield from _norm("post_self_attn_layernorm.", model)
         yield from _norm("post_mlp_layernorm.", model)
-    if model.normalizes_inputs:
+    if model.normalizes_each_input:
         yield from _norm("pre_mlp_layernorm." if has_experts else "mlp.linear_fc1.layer_norm_", model)
+    elif model.normalizes_inputs:
+        yield from _norm("input_layernorm.", model)
     if not has_experts:
         yield from _mlp("mlp.", model)
         return

@@ -29,6 +29,8 @@ class Weight(NamedTuple):
     within: tuple[int, ...]
     """How many there are along these."""
     theirs: tuple[str, ...]
+    stacked: tuple[int, ...] = ()
+    """How many are in one tensor there: of experts, along its first dimension."""
 
 
 class OneOf(NamedTuple):
@@ -212,6 +214,9 @@ def _by_expert(
     """A weight of a layer, or that of each of its experts."""
     if not rule.of_experts:
         yield Weight(rule, place, within, tuple(name.format(n=layer) for name in rule.theirs))
+        return
+    if rule.of_experts == "stacked":
+        yield Weight(rule, place, within, tuple(name.format(n=layer) for name in rule.theirs), (model.expert_count,))
         return
     for expert in range(model.expert_count):
         theirs = tuple(name.format(n=layer, e=expert) for name in rule.theirs)

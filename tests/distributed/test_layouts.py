@@ -8,8 +8,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
-from support.faults import Ranks
+from support.faults import UNSAVED, Ranks
 from support.trained_weights import weights_apart
 from support.training import events, largest_difference, layout, losses, make_run, tiny_job, values
 
@@ -76,6 +77,10 @@ VARIANTS: dict[str, dict[str, Any]] = {
         **{"embedding_multiplier": 3.0, "residual_multiplier": 0.3, "logit_scale": 0.5, "hidden_dropout": 0.0},
         **{"transformer_block_type": "sandwich_ln", "untie_embeddings_and_output_weights": True},
     },
+    "parallel": {
+        **{"parallel_residual": "one_norm", "num_query_groups": 1, "add_bias_linear": False, "hidden_dropout": 0.0},
+        "apply_layernorm_1p": True,
+    },
     "unrotated": {"no_rope_freq": 2, "sliding_window": 20, "window_attn_skip_freq": 2, "rotary_base_local": 100},
     "yarn": {
         "rope_scaling": {"type": "yarn", "factor": 4, "original_max_position_embeddings": 16},
@@ -104,6 +109,28 @@ def test_architecture(name: str, ranks: Ranks, tmp_path: Path) -> None:
         runs.append(ranks.must_train(make_run(tmp_path, job), job))
     assert largest_difference(*map(losses, runs)) < 1e-5
     assert weights_apart(*runs) == {}
+
+
+def test_a_parallel_residual_learns(ranks: Ranks, real_text: list[str], tmp_path: Path) -> None:
+    """On bytes of the standard library the loss falls below what the bytes' frequencies alone give."""
+    job = tiny_job(
+        "learner",
+        model={
+            **{"num_layers": 2, "hidden_size": 64, "seq_length": 64, "parallel_residual": "one_norm"},
+            **{"vocab_size": None, "init_method_std": 0.1},
+        },
+        data={"blend": [{"path": real_text[0]}], "random_tokens": False, "split": "90,10,0"},
+        batch={"micro_batch_size": 16, "global_batch_size": 16},
+        optimizer={"lr": 5e-3},
+        schedule={"train_iters": 60, "lr_warmup_iters": 5},
+    )
+    run = ranks.must_train(make_run(tmp_path, job), job, inject=UNSAVED)
+    curve = losses(run)
+    tokens = np.bincount(np.fromfile(f"{real_text[0]}.bin", dtype="<u2"))
+    shares = tokens[tokens > 0] / tokens.sum()
+    entropy = -float((shares * np.log(shares)).sum())
+    assert curve[1] > 5.4, "near ln(261) = 5.56"
+    assert curve[60] < min(curve[1] - 2, entropy - 0.1)
 
 
 def test_bf16(ranks: Ranks, tmp_path: Path) -> None:

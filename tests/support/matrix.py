@@ -76,6 +76,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
         **{**_MODEL, "activation": "swiglu", "normalization": "RMSNorm", "num_query_groups": 2, "softmax_scale": 0.1},
         **{"embedding_multiplier": 3.0, "residual_multiplier": 0.3, "logit_scale": 0.5, "add_bias_linear": False},
     },
+    "neox": {**_MODEL, "parallel_residual": "two_norms", "rotary_percent": 0.25},
     "bert": {**_MODEL, "architecture": "bert", "position_embedding_type": "learned_absolute", "vocab_size": 320},
     "post-ln": {
         **{**_MODEL, "architecture": "bert", "position_embedding_type": "learned_absolute", "vocab_size": 320},
@@ -134,6 +135,7 @@ ONLY = {
     "gemma3": ("tp2-sp", "pp2", "dp2", "cp2", "tp2-pp2-interleaved-sp"),
     "granite": ("tp2-sp", "pp2", "dp2", "tp2-pp2-interleaved-sp"),
     "olmo2": ("tp2", "tp2-sp", "pp2", "dp2", "cp2", "tp2-pp2-interleaved-sp"),
+    "neox": ("tp2", "tp2-sp", "pp2", "dp2", "cp2", "tp2-pp2-interleaved-sp"),
     "deepseek": ("ep2", "tp2-sp", "tp2-pp2-sp"),
     "delta": ("ep2", "tp2-sp", "tp2-pp2-interleaved-sp"),
     "mtp": ("tp2-sp", "pp2", "dp2", "cp2", "tp2-pp2-interleaved-sp"),

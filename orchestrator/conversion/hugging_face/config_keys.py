@@ -57,7 +57,7 @@ _GENERATION = frozenset(
 WITHOUT_EFFECT = _METADATA | _TOKENS | _COMPUTING | _TRAINING | _GENERATION
 """Keys that change nothing of what any network computes, with any value."""
 NEUTRAL: Mapping[str, tuple[Any, ...]] = {
-    **dict.fromkeys(("quantization_config", "sliding_window", "cross_attention_hidden_size"), (None,)),
+    **dict.fromkeys(("quantization_config", "sliding_window", "cross_attention_hidden_size", "clip_qkv"), (None,)),
     **dict.fromkeys(("attn_logit_softcapping", "final_logit_softcapping"), (None,)),
     **dict.fromkeys(("is_encoder_decoder", "is_decoder", "add_cross_attention", "tie_encoder_decoder"), (False,)),
     **dict.fromkeys(("attention_bias", "mlp_bias", "use_sliding_window", "use_mrope", "rope_interleaved"), (False,)),

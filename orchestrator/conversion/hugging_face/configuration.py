@@ -307,7 +307,7 @@ def _rotary(config: Mapping[str, Any], family: Family) -> dict[str, Any]:
             code="conflicting_config_values",
         )
     parameters = {**old, **new}
-    base = parameters.pop("rope_theta", None) or config.get("rope_theta") or family.defaults.get("rope_theta", 10000)
+    base = parameters.pop(_THETA, None) or _said(config, _THETA, family) or 10000
     if isinstance(base, bool) or not isinstance(base, int | float) or base != base // 1:
         raise UserError(
             f"config.json: rope_theta is {base!r}, and the base is a whole number here", code="rope_theta_not_whole"
@@ -317,7 +317,7 @@ def _rotary(config: Mapping[str, Any], family: Family) -> dict[str, Any]:
     kind = kind or former or "default"
     part = parameters.pop(_PARTIAL, None)
     if _PARTIAL_FIELD not in family.fixed:
-        fields[_PARTIAL_FIELD] = part or config.get(_PARTIAL) or family.defaults.get(_PARTIAL, 1.0)
+        fields[_PARTIAL_FIELD] = part or _said(config, _PARTIAL, family) or 1.0
     elif (part or 1.0) != 1.0:
         raise UserError(
             f"config.json: only a part of each head is rotated ({_PARTIAL})", code="unsupported_partial_rotary"

@@ -44,8 +44,9 @@ class Rule:
     """Only where this field of `model` is set."""
     unless: str | None = None
     """Only where it is not."""
-    of_experts: bool = False
-    """Keys of experts hold those of all, along their second dimension."""
+    of_experts: bool | Literal["stacked"] = False
+    """Keys of experts hold those of all, along their second dimension. `stacked`: as tensors there do along their
+    first."""
     only_in: Literal["dense", "routed"] | None = None
     """Only in layers with an MLP, or only in those with experts."""
     mixer: str | None = None

@@ -51,7 +51,7 @@ def saved_by_layer(job: JobSpec, layer: Layer, sizes: RankShape, layers: Layers,
     for block in layer:
         kept += _kept_by_norms(job, block, sizes, layers)
         kept += 0 if _is_recomputed(job, block) else block.memory.saved(job.model, sizes, kernels)
-    return kept + _of_large_weights(job, layer, sizes, layers)
+    return kept + _of_large_weights(job, layer, sizes, layers) - _kept_for_both(job, sizes)
 
 
 def _is_recomputed(job: JobSpec, block: Block) -> bool:
@@ -70,13 +70,23 @@ def _kept_by_norms(job: JobSpec, block: Block, sizes: RankShape, layers: Layers)
     return sizes.stream + model.norms_of_a_branch * of_a_norm
 
 
+def _kept_for_both(job: JobSpec, sizes: RankShape) -> int:
+    """What attention and MLP keep once where they have the same input: that, and where they share its norm, what this
+    keeps and gives.
+    """
+    if job.model.parallel_residual is None:
+        return 0
+    of_norm = sizes.stream + sizes.own_tokens * norm_statistics(job.model)
+    return sizes.stream + (of_norm if job.model.parallel_residual == "one_norm" else 0)
+
+
 def _of_large_weights(job: JobSpec, layer: Layer, sizes: RankShape, layers: Layers) -> int:
     """Torch's norms that multiply by 1 + weight compute on, and keep, fp32 copies of that and of their input. Those of
     a hybrid are counted with its attentions, two each.
     """
     if not job.model.apply_layernorm_1p or layers != "torch" or not _counts_mlp(layer):
         return 0
-    norms = 2 * job.model.norms_of_a_branch
+    norms = job.model.norms_of_a_layer
     return norms * (sizes.stream * (FP32 - sizes.width) // sizes.width + sizes.hidden * FP32)
 
 

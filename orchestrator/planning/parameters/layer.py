@@ -24,7 +24,7 @@ def layer_parameters(model: ModelSpec, degrees: Degrees, layer: Layer | None = N
     layer = layer or layers(model)[0]
     matrices = sum(each.parameters(degrees) for each in matrices_of(model, layer))
     others = sum(block.matrices.other_parameters(model, degrees.tp) for block in layer)
-    norms = len(layer) * model.norms_of_a_branch * norm_parameters(model, model.hidden_size)
+    norms = len(layer) * model.norms_of_a_layer // 2 * norm_parameters(model, model.hidden_size)
     return matrices + others + norms + adapter_parameters(model, degrees, layer)
 
 

@@ -109,7 +109,7 @@ def _plain(setting: Setting) -> ForwardBackward:
     kernels = setting.kernels
     fewer = kernels.rotated_launches if rotates_at_once(setting) and not setting.device.is_cpu else None
     found = (fewer or kernels.launches).plus(setting.model.attention.more_launches(setting.model))
-    return found.plus(_TWO_NORMS, setting.model.norms_of_a_branch - 1)
+    return found.plus(_TWO_NORMS, setting.model.norms_of_a_layer / 2 - 1)
 
 
 def _beside(setting: Setting) -> ForwardBackward:

@@ -268,7 +268,7 @@ def _update(setting: Setting, held: Sequence[int], experts: tuple[int, ...]) -> 
     """The optimizer on the fullest stage, and what of a step is neither."""
     device, stages = setting.device, layers_of_chunks(setting.model.num_layers, setting.job.parallelism)
     model = setting.model
-    each = tensors_of_adapters(setting) if model.has_adapters else _WEIGHTS_PER_LAYER + 2 * model.norms_of_a_branch
+    each = tensors_of_adapters(setting) if model.has_adapters else _WEIGHTS_PER_LAYER + model.norms_of_a_layer
     each = each * model.family.residual_branches // 2  # those are of a layer with both
     in_stages = [sum(stage) for stage in stages]
     in_stages[0] += trained_layers(setting)

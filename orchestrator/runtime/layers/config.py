@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from megatron.core.transformer.transformer_config import TransformerConfig
 
@@ -34,6 +35,8 @@ class LayerConfig(TransformerConfig):
     """There are norms before attention and MLP."""
     normalizes_outputs: bool = False
     """There are norms of what attention and MLP give."""
+    parallel_residual: Literal["two_norms", "one_norm"] | None = None
+    """Attention and MLP have the same input, through a norm each or through one, and both are added to it."""
     residual_multiplier: float = 1.0
     """What attention and MLP give is multiplied by this."""
     packs: bool = False

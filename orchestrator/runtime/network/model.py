@@ -70,6 +70,7 @@ def transformer_config(job: JobSpec, device: Device, layers: Layers) -> LayerCon
         qk_layernorm=model.qk_layernorm,
         normalizes_inputs=model.normalizes_inputs,
         normalizes_outputs=model.normalizes_outputs,
+        parallel_residual=model.parallel_residual,
         residual_multiplier=model.residual_multiplier,
         add_bias_linear=model.add_bias_linear,
         add_qkv_bias=model.has_qkv_bias,

@@ -38,6 +38,13 @@ DELTA = {
 }
 """What a state gives for one token may be next to nothing, and is normalised: without an epsilon to speak of fp32 has
 five digits of it."""
+FEWER = {key: value for key, value in SIZES.items() if key != "num_key_value_heads"}
+FALCON = {key: value for key, value in FEWER.items() if key != "intermediate_size"}
+NEW_FALCON = {"new_decoder_architecture": True, "num_kv_heads": 2}
+FACTORS = {
+    **{"embedding_multiplier": 3.0, "residual_multiplier": 0.4, "attention_multiplier": 0.2},
+    "logits_scaling": 0.7,
+}
 GROUPED_EXPERTS = {
     **{"moe_intermediate_size": 40, "n_routed_experts": 8, "num_experts_per_tok": 2, "n_shared_experts": 2},
     **{"n_group": 4, "topk_group": 2, "routed_scaling_factor": 2.5, "num_mtp_layers": 0},
@@ -102,6 +109,15 @@ def configurations() -> dict[str, Any]:
         "glm4-moe-all-routed": transformers.Glm4MoeConfig(
             **{**SIZES, **GROUPED_EXPERTS, "n_group": 1, "topk_group": 1}, first_k_dense_replace=0, head_dim=16
         ),
+        "olmoe": transformers.OlmoeConfig(**SIZES, num_experts=4, num_experts_per_tok=2),
+        "olmoe-normalized": transformers.OlmoeConfig(
+            **{**SIZES, "num_key_value_heads": 4}, num_experts=4, num_experts_per_tok=2, norm_topk_prob=True
+        ),
+        "granite-moe": transformers.GraniteMoeConfig(**SIZES, **FACTORS, num_local_experts=4, tie_word_embeddings=True),
+        "granite-moe-shared": transformers.GraniteMoeSharedConfig(
+            **SIZES, **FACTORS, num_local_experts=4, num_experts_per_tok=3, shared_intermediate_size=56
+        ),
+        "granite-moe-without-shared": transformers.GraniteMoeSharedConfig(**SIZES, head_dim=16),
         "qwen2": transformers.Qwen2Config(**SIZES, tie_word_embeddings=True),
         "qwen3": transformers.Qwen3Config(**SIZES, head_dim=16),
         "gemma": transformers.GemmaConfig(**SIZES, head_dim=16),
@@ -141,12 +157,7 @@ def configurations() -> dict[str, Any]:
             **LATENT, first_k_dense_replace=2, rope_parameters=DEEPSEEK_YARN
         ),
         "nemotron": transformers.NemotronConfig(**SIZES, head_dim=16),
-        "granite": transformers.GraniteConfig(
-            **SIZES,
-            **{"embedding_multiplier": 3.0, "residual_multiplier": 0.4, "attention_multiplier": 0.2},
-            logits_scaling=0.7,
-            tie_word_embeddings=True,
-        ),
+        "granite": transformers.GraniteConfig(**SIZES, **FACTORS, tie_word_embeddings=True),
         "smollm3": transformers.SmolLM3Config(
             **{**SIZES, "num_hidden_layers": 4}, no_rope_layer_interval=2, pad_token_id=0
         ),
@@ -155,6 +166,16 @@ def configurations() -> dict[str, Any]:
         "glm4-no-biases": transformers.Glm4Config(
             **SIZES, head_dim=8, attention_bias=False, partial_rotary_factor=1.0, pad_token_id=0
         ),
+        "gpt-neox": transformers.GPTNeoXConfig(**FEWER),
+        "gpt-neox-sequential": transformers.GPTNeoXConfig(
+            **FEWER, use_parallel_residual=False, hidden_act="gelu_new", tie_word_embeddings=True
+        ),
+        "falcon": transformers.FalconConfig(**FALCON),
+        "falcon-heads": transformers.FalconConfig(**FALCON, multi_query=False, bias=True, activation="gelu_new"),
+        "falcon-one-norm": transformers.FalconConfig(
+            **{**FALCON, **NEW_FALCON}, num_ln_in_parallel_attn=1, ffn_hidden_size=40
+        ),
+        "falcon-two-norms": transformers.FalconConfig(**FALCON, **NEW_FALCON, tie_word_embeddings=False),
         "olmo2": transformers.Olmo2Config(**SIZES, head_dim=16),
         "stablelm-no-biases": transformers.StableLmConfig(**SIZES, partial_rotary_factor=1.0),
         "megatron-bert": transformers.MegatronBertConfig(**BERT),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from orchestrator.conversion.hugging_face.families.registry import (
     family_of_model,
     family_of_type,
 )
-from orchestrator.conversion.shapes import shape_of
+from orchestrator.conversion.shapes import shape_of_weight
 from orchestrator.conversion.weight_mapping import Family
 from orchestrator.errors import UserError
 from orchestrator.planning.parameters import parameters
@@ -42,6 +43,9 @@ PRESETS = {
     **{"gemma2-2b": "gemma2", "gemma2-27b": "gemma2", "gemma3-270m": "gemma3_text", "gemma3-27b": "gemma3_text"},
     **{"granite3.1-2b": "granite", "smollm3-3b": "smollm3", "glm4-9b": "glm4", "glm4-32b": "glm4"},
     **{"olmo2-1b": "olmo2", "olmo2-32b": "olmo2"},
+    **{"pythia-70m": "gpt_neox", "pythia-12b": "gpt_neox", "gpt-neox-20b": "gpt_neox"},
+    **{"falcon-7b": "falcon", "falcon-11b": "falcon", "falcon-40b": "falcon", "falcon-180b": "falcon"},
+    **{"olmoe-1b-7b": "olmoe", "granite3.0-1b-a400m": "granitemoe", "granite3.0-3b-a800m": "granitemoe"},
     **{"deepseek-v2-lite": "deepseek_v2", "deepseek-v2": "deepseek_v2"},
     **{"qwen3-30b-a3b": "qwen3_moe", "t5-base": "t5", "t5-v1.1-base": "t5"},
 }
@@ -62,12 +66,11 @@ def test_presets_are_of_their_families(preset: str, family: str) -> None:
     found = family_of_model(job.model)
     assert found.model_type == family
     shapes = {
-        (weight.rule.ours, weight.place): shape_of(weight.rule.ours, job.model, job.model.vocab_size)
+        (weight.rule.ours, weight.place): shape_of_weight(weight, job.model, job.model.vocab_size)
         for weight in found.weights(job.model)
         if not weight.rule.ours.endswith(".expert_bias")  # which is no parameter
     }
-    sizes = (shape[0] * (shape[1] if len(shape) > 1 else 1) for shape in shapes.values())
-    assert sum(sizes) == parameters(job, job.model.vocab_size).total
+    assert sum(map(math.prod, shapes.values())) == parameters(job, job.model.vocab_size).total
     again = job_of(to_model(to_config(job.model, found, job.model.vocab_size), found)).model
     unlike = {name for name in type(again).model_fields if getattr(again, name) != getattr(job.model, name)}
     # What is the same, written out, and how long a training sample is.
@@ -182,6 +185,18 @@ GLM = {"model_type": "glm4_moe", "first_k_dense_replace": 0}
             {"model_type": "qwen3_moe", "decoder_sparse_step": 99},
             ("unsupported_config_value", "decoder_sparse_step", "99"),
         ),
+        ({"model_type": "gpt_neox", "attention_bias": False}, ("unsupported_config_value", "attention_bias", "false")),
+        (
+            {"model_type": "gpt_neox", "rotary_pct": 0.5, "partial_rotary_factor": 0.25},
+            ("conflicting_config_values", "rotary_pct", "partial_rotary_factor"),
+        ),
+        ({"model_type": "falcon", "alibi": True}, ("unsupported_config_value", "alibi", "true")),
+        ({"model_type": "falcon", "parallel_attn": False}, ("unsupported_config_value", "parallel_attn", "false")),
+        ({"model_type": "olmoe", "clip_qkv": 8.0}, ("unsupported_config_value", "clip_qkv", "8.0")),
+        (
+            {"model_type": "granitemoeshared", "shared_intermediate_size": -1},
+            ("unsupported_config_value", "shared_intermediate_size", "-1"),
+        ),
         ({"model_type": "t5", "is_decoder": True}, ("unsupported_config_value", "is_decoder", "true")),
         ({"intermediate_size": None}, ("missing_config_key", "intermediate_size")),
         ({"vocab_size": "many"}, ("config_value_not_positive", "many")),
@@ -222,6 +237,68 @@ def test_positions_of_published_and_of_newer_files() -> None:
     assert not every.keys() & {"rotary_base_local", "sliding_window", "window_attn_skip_freq"}
 
 
+def test_rotary_positions_of_gpt_neox() -> None:
+    """As published files say them, and as newer ones."""
+    family = family_of_type("gpt_neox")
+    config = {key: value for key, value in LLAMA.items() if key != "num_key_value_heads"}
+    parameters = {"rope_type": "default", "rope_theta": 5000, "partial_rotary_factor": 0.5}
+    old = to_model({**config, "rotary_emb_base": 5000, "rotary_pct": 0.5}, family)
+    assert old == to_model({**config, "rope_parameters": parameters}, family)
+    assert (old["rotary_base"], old["rotary_percent"]) == (5000, 0.5)
+    assert to_model(config, family)["rotary_percent"] == 0.25
+    written = to_config(job_of(old).model, family, 256)
+    assert (written["rotary_emb_base"], written["rotary_pct"]) == (5000, 0.5)
+
+
+@pytest.mark.parametrize(("activation", "ours"), [("gelu", "gelu"), ("gelu_fast", "gelu_tanh")])
+def test_a_sequential_gpt_neox(activation: str, ours: str) -> None:
+    config = {key: value for key, value in LLAMA.items() if key != "num_key_value_heads"} | {"hidden_size": 32}
+    family = family_of_type("gpt_neox")
+    model = job_of(to_model({**config, "use_parallel_residual": False, "hidden_act": activation}, family)).model
+    assert (model.parallel_residual, model.activation) == (None, ours)
+    assert to_config(model, family_of_model(model), 256)["use_parallel_residual"] is False
+
+
+FALCON = {
+    **{"vocab_size": 256, "num_hidden_layers": 1, "hidden_size": 16, "num_attention_heads": 4},
+    "model_type": "falcon",
+}
+NEW = {"new_decoder_architecture": True, "num_kv_heads": 2}
+
+
+@pytest.mark.parametrize(
+    ("more", "norms", "found"),
+    [
+        ({}, "one_norm", (1, 64)),
+        ({"multi_query": False, "ffn_hidden_size": 24}, "one_norm", (4, 24)),
+        ({**NEW, "num_ln_in_parallel_attn": 1}, "one_norm", (2, 64)),
+        (NEW, "two_norms", (2, 64)),
+        ({**NEW, "num_ln_in_parallel_attn": 2, "num_kv_heads": None}, "two_norms", (4, 64)),
+    ],
+)
+def test_a_falcon(more: dict[str, Any], norms: str, found: tuple[int, int]) -> None:
+    """Of 7B's architecture, and of 40B's with either number of norms."""
+    [family] = [each for each in FAMILIES if each.fixed.get("parallel_residual") == norms]
+    model = job_of(to_model({**FALCON, **more}, family)).model
+    assert (model.query_groups, model.ffn_size) == found
+    assert family_of_model(model) is family
+
+
+@pytest.mark.parametrize(
+    ("more", "norms", "refusal"),
+    [
+        ({"num_ln_in_parallel_attn": 2}, "one_norm", ("num_ln_in_parallel_attn", "2")),
+        (NEW, "one_norm", ("num_ln_in_parallel_attn", "2")),
+        ({**NEW, "num_ln_in_parallel_attn": 1}, "two_norms", ("num_ln_in_parallel_attn", "1")),
+        ({}, "two_norms", ("new_decoder_architecture", "false")),
+    ],
+)
+def test_a_falcon_with_other_norms_than_its_weights(more: dict[str, Any], norms: str, refusal: tuple[str, ...]) -> None:
+    [family] = [each for each in FAMILIES if each.fixed.get("parallel_residual") == norms]
+    with refused("unsupported_config_value", *refusal):
+        to_model({**FALCON, **more}, family)
+
+
 @pytest.mark.parametrize(
     ("more", "refusal"),
     [
@@ -234,12 +311,18 @@ def test_positions_of_published_and_of_newer_files() -> None:
             {"moe_router_load_balancing_type": "sinkhorn", "moe_aux_loss_coeff": 0},
             ("network_not_exportable", "sinkhorn", "Mixtral", "aux_loss", "seq_aux_loss"),
         ),
-        ({"moe_shared_expert_intermediate_size": 64}, ("network_not_exportable", "64", "Mixtral")),
+        ({"moe_expert_capacity_factor": 1.5}, ("network_not_exportable", "1.5", "Mixtral")),
     ],
 )
 def test_other_experts_are_refused(more: dict[str, Any], refusal: tuple[str, ...]) -> None:
     with refused(*refusal):
         family_of_model(job_of({"preset": "mixtral-8x7b", **more}).model)
+
+
+def test_a_shared_expert_makes_another_family() -> None:
+    """That of Granite, whose factors are 1."""
+    model = job_of({"preset": "mixtral-8x7b", "moe_shared_expert_intermediate_size": 64}).model
+    assert family_of_model(model).model_type == "granitemoeshared"
 
 
 @pytest.mark.parametrize(

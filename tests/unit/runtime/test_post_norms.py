@@ -27,7 +27,8 @@ def test_no_part_normalises_before_a_branch(mlp_of: Callable[[MLPSubmodules], An
     mlp = MLPSubmodules(linear_fc1=torch.nn.Linear, linear_fc2=torch.nn.Linear)
     layer.submodules.mlp = mlp_of(mlp)
     config: Any = SimpleNamespace(
-        normalizes_inputs=False, normalizes_outputs=True, residual_multiplier=1.0, bias_dropout_fusion=False
+        **{"normalizes_inputs": False, "normalizes_outputs": True, "residual_multiplier": 1.0},
+        **{"bias_dropout_fusion": False, "parallel_residual": None},
     )
     place_norms(layer, config, torch.nn.LayerNorm, torch.nn.Identity)
     assert mlp.linear_fc1 is layer.submodules.self_attention.submodules.linear_qkv is torch.nn.Identity

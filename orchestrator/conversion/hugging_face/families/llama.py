@@ -81,6 +81,7 @@ FIXED: dict[str, Any] = {
     "final_logit_softcapping": None,
     "normalization": "RMSNorm",
     "transformer_block_type": "pre_ln",
+    "parallel_residual": None,
     "apply_layernorm_1p": False,
     "add_bias_linear": False,
     "add_qkv_bias": False,

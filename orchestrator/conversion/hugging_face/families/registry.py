@@ -24,9 +24,13 @@ from orchestrator.conversion.hugging_face.families.mixture_of_experts.deepseek i
     DEEPSEEK_V3_DENSE,
 )
 from orchestrator.conversion.hugging_face.families.mixture_of_experts.glm import GLM4_MOE
+from orchestrator.conversion.hugging_face.families.mixture_of_experts.granite import GRANITE_MOE, GRANITE_MOE_SHARED
 from orchestrator.conversion.hugging_face.families.mixture_of_experts.mixtral import MIXTRAL
+from orchestrator.conversion.hugging_face.families.mixture_of_experts.olmoe import OLMOE
 from orchestrator.conversion.hugging_face.families.mixture_of_experts.qwen_next import QWEN3_NEXT
 from orchestrator.conversion.hugging_face.families.nemotron import NEMOTRON
+from orchestrator.conversion.hugging_face.families.parallel_residual.falcon import FALCON, FALCON_TWO_NORMS
+from orchestrator.conversion.hugging_face.families.parallel_residual.gpt_neox import GPT_NEOX
 from orchestrator.conversion.hugging_face.families.phi import PHI3
 from orchestrator.conversion.hugging_face.families.qwen import QWEN2, QWEN2_MOE, QWEN3, QWEN3_MOE
 from orchestrator.conversion.hugging_face.families.stablelm import STABLELM
@@ -43,6 +47,8 @@ from orchestrator.spec.model import ModelSpec
 FAMILIES = (
     *(LLAMA, MISTRAL, MIXTRAL, QWEN2, QWEN2_MOE, QWEN3, QWEN3_MOE, QWEN3_NEXT, GLM4_MOE, GEMMA, GEMMA2, GEMMA3, GPT2),
     *(PHI3, STARCODER2, STABLELM, NEMOTRON, OLMO2, GRANITE, SMOLLM3, GLM4),
+    *(GPT_NEOX, FALCON_TWO_NORMS, FALCON),
+    *(OLMOE, GRANITE_MOE, GRANITE_MOE_SHARED),
     *(DEEPSEEK_V2, DEEPSEEK_V3, DEEPSEEK_V2_DENSE, DEEPSEEK_V3_DENSE),
     *(MEGATRON_BERT, MEGATRON_BERT_MASKED, BERT, BERT_MASKED, T5, MT5),
     *(LLAVA, LLAVA_MISTRAL, LLAVA_QWEN2),

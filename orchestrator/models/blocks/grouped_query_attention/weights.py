@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 def weights(model: Fields) -> Shapes:
     """Those of one layer and the norm before it, by their names in the self-attention, with their shapes."""
-    found = norm("linear_qkv.layer_norm_", model, model.hidden_size) if model.normalizes_inputs else {}
+    found = norm("linear_qkv.layer_norm_", model, model.hidden_size) if model.normalizes_each_input else {}
     found |= linears(matrices(model))
     if model.qk_layernorm:
         queries, keys = normed_widths(model)

@@ -6,7 +6,7 @@ from pydantic import ConfigDict
 
 from orchestrator.fields import resume
 from orchestrator.fields.base import Section
-from orchestrator.fields.metadata import AlsoCalled, HashedIfChanged, ListedAfter
+from orchestrator.fields.metadata import AlsoCalled, HashedIfChanged, ListedAfter, NoMegatronFlag
 from orchestrator.fields.values import PositiveNumber
 
 
@@ -22,6 +22,17 @@ class ResidualStreamSpec(Section):
     each of them gives, before it is added to the residual stream (Gemma 2 and 3). `reordered_ln`: there instead of
     before them (OLMo 2). `post_ln`: on the sum, and after the embedding (the original BERT)."""
 
+    parallel_residual: Annotated[
+        Literal["two_norms", "one_norm"] | None,
+        resume.SHAPE,
+        HashedIfChanged(),
+        AlsoCalled("use_parallel_residual parallel_attn"),
+        NoMegatronFlag("in its layers, the MLP follows on attention"),
+        ListedAfter("transformer_block_type"),
+    ] = None
+    """Attention and MLP have the same input, and both are added to it. `two_norms`: each has a norm of its own
+    (GPT-NeoX, Falcon 40B); `one_norm`: one norm is before both (Falcon 7B). By default the MLP follows on
+    attention."""
     embedding_multiplier: Annotated[PositiveNumber, resume.LOGIC, HashedIfChanged()] = 1.0
     """Token embeddings are multiplied by this."""
     residual_multiplier: Annotated[PositiveNumber, resume.LOGIC, HashedIfChanged()] = 1.0
@@ -42,6 +53,11 @@ class ResidualStreamSpec(Section):
         return self.transformer_block_type in ("pre_ln", "sandwich_ln")
 
     @property
+    def normalizes_each_input(self) -> bool:
+        """Whether attention and MLP have a norm each before them."""
+        return self.normalizes_inputs and self.parallel_residual != "one_norm"
+
+    @property
     def normalizes_outputs(self) -> bool:
         """Whether there is a norm of what attention gives, and one of what the MLP gives."""
         return self.transformer_block_type in ("sandwich_ln", "reordered_ln")
@@ -50,3 +66,8 @@ class ResidualStreamSpec(Section):
     def norms_of_a_branch(self) -> int:
         """Norms that an attention, or an MLP, has around it."""
         return 2 if self.transformer_block_type == "sandwich_ln" else 1
+
+    @property
+    def norms_of_a_layer(self) -> int:
+        """Norms of a layer with an attention and an MLP."""
+        return 1 if self.parallel_residual == "one_norm" else 2 * self.norms_of_a_branch

@@ -9,11 +9,12 @@ from orchestrator.errors import Problem
 
 if TYPE_CHECKING:
     from orchestrator.models.blocks.job_fields import Job
-    from orchestrator.models.blocks.model_fields import Fields
+    from orchestrator.models.blocks.model_fields import ExpertFields, Fields
     from orchestrator.models.blocks.protocols import Rule, RulesByTopic
 
 MULTIPLIERS = ("embedding_multiplier", "residual_multiplier", "logit_scale")
 NORMS, FAMILY = "model.transformer_block_type", "model.architecture"
+PARALLEL = "model.parallel_residual"
 
 
 def output_norms(job: Job[Fields]) -> Iterator[Problem]:
@@ -39,5 +40,29 @@ def multipliers(job: Job[Fields]) -> Iterator[Problem]:
         yield Problem(message, ("model.embedding_multiplier", "model.scale_embeddings"), "write one of them")
 
 
+def parallel_residual(job: Job[ExpertFields]) -> Iterator[Problem]:
+    """Layers with an attention and an MLP add both to what they read through norms, unscaled."""
+    model, modules = job.model, job.runtime.recompute_modules or ()
+    if model.parallel_residual is None:
+        return
+    if "parallel_residual" not in model.family.supports:
+        message = f"is for architecture: gpt, but architecture is {model.family.name}"
+        yield Problem(message, (PARALLEL, FAMILY), "leave it out")
+    if model.transformer_block_type != "pre_ln":
+        message = (
+            f"has norms before attention and MLP alone, but transformer_block_type is {model.transformer_block_type}"
+        )
+        yield Problem(message, (PARALLEL, NORMS), "leave one of them out")
+    if model.residual_multiplier != 1.0:
+        message = "no published model scales what is added in parallel"
+        yield Problem(message, (PARALLEL, "model.residual_multiplier"), "leave one of them out")
+    if model.has_experts:
+        message = "experts in parallel with attention are not in this version"
+        yield Problem(message, (PARALLEL, "model.num_experts"), "leave one of them out")
+    if model.parallel_residual == "one_norm" and "layernorm" in modules:
+        message = "layernorm recomputes a norm for attention and one for the MLP, but one_norm has one for both"
+        yield Problem(message, ("runtime.recompute_modules", PARALLEL), "leave layernorm out")
+
+
 TENSOR_PARALLEL: tuple[Rule, ...] = ()
-RULES: RulesByTopic = {"variants": (output_norms, multipliers)}
+RULES: RulesByTopic = {"variants": (output_norms, parallel_residual, multipliers)}

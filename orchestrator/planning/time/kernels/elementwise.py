@@ -53,7 +53,7 @@ def branch_seconds(setting: Setting) -> ForwardBackward:
 def _branch(setting: Setting) -> ForwardBackward:
     """Accesses of [tokens, h]."""
     dropped = setting.kernels.dropout if setting.model.hidden_dropout else NOTHING
-    norms = NOTHING.plus(_norm(setting), setting.model.norms_of_a_branch)
+    norms = NOTHING.plus(_norm(setting), setting.model.norms_of_a_layer / 2)
     return norms.plus(setting.device.fitted.elementwise.residual).plus(dropped)
 
 

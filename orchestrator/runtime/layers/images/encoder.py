@@ -137,6 +137,7 @@ def _changed(config: LayerConfig, **values: Any) -> LayerConfig:
         "qk_layernorm": False,
         "normalizes_inputs": True,
         "normalizes_outputs": False,
+        "parallel_residual": None,
         "residual_multiplier": 1.0,
         "attention_output_gate": False,
         "add_bias_linear": True,

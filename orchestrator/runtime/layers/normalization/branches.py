@@ -13,6 +13,7 @@ from torch.nn import functional
 
 from orchestrator.runtime.layers.config import LayerConfig
 from orchestrator.runtime.layers.normalization.bias_dropout_add import Branch, add_plainly
+from orchestrator.runtime.layers.normalization.parallel_residual import place_parallel
 
 KEYS = {"self_attn_bda.norm.": "post_self_attn_layernorm.", "mlp_bda.norm.": "post_mlp_layernorm."}
 """What norms of outputs are called in checkpoints."""
@@ -24,12 +25,14 @@ def place_norms(layer: Any, config: LayerConfig, norm: Callable[..., torch.nn.Mo
     `column`: a linear layer that does not normalise its input.
     """
     parts = layer.submodules
-    if not config.normalizes_inputs:
+    if not config.normalizes_inputs or config.parallel_residual == "one_norm":
         parts.input_layernorm = parts.pre_mlp_layernorm = IdentityOp
         parts.self_attention.submodules.linear_qkv = column
         mlp = _submodules(parts.mlp)
         if hasattr(mlp, "linear_fc1"):  # experts have a norm of their own before them
             mlp.linear_fc1 = column
+    if config.parallel_residual is not None:
+        return place_parallel(layer, config, norm)
     if not config.normalizes_outputs and config.residual_multiplier == 1.0:
         return add_plainly(layer, config)
     behind = {"config": config, "norm": norm if config.normalizes_outputs else None}

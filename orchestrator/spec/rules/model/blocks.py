@@ -23,6 +23,7 @@ _ASKED: Final[Mapping[Feature, tuple[str, Callable[[JobSections], bool]]]] = {
     "multi_token_prediction": ("model.mtp_num_layers", lambda job: job.model.predicts_further),
     "output_gate": ("model.attention_output_gate", lambda job: job.model.attention_output_gate),
     "output_norms": ("model.transformer_block_type", lambda job: job.model.normalizes_outputs),
+    "parallel_residual": ("model.parallel_residual", lambda job: job.model.parallel_residual is not None),
     "positions_by_layer": ("model.no_rope_freq", lambda job: job.model.rotates_by_layer),
     "tensor_overlap": ("parallelism.tp_comm_overlap", lambda job: job.parallelism.tp_comm_overlap is True),
 }

@@ -95,6 +95,13 @@ LAYERS: dict[str, dict[str, Any]] = {
         "runtime": modules("layernorm"),
     },
     "reordered norms": {"model": {"transformer_block_type": "reordered_ln", "normalization": "RMSNorm"}},
+    "parallel": {"model": {"parallel_residual": "two_norms", "add_bias_linear": True}},
+    "parallel, recomputed": {"model": {"parallel_residual": "two_norms"}, "runtime": modules("layernorm")},
+    "parallel, one norm": {"model": {"parallel_residual": "one_norm"}},
+    "parallel, one norm of 1 + w, ranks": {
+        "model": {"parallel_residual": "one_norm", "apply_layernorm_1p": True, "hidden_dropout": 0.1},
+        "parallelism": SP,
+    },
     "norm over all heads": {
         "model": {"qk_layernorm": True, "qk_layernorm_scope": "projection", "normalization": "RMSNorm"}
     },
@@ -176,6 +183,8 @@ STEPS: dict[str, dict[str, Any]] = {
             "add_bias_linear": True,
         }
     },
+    "parallel": {"model": {**SMALL_VOCABULARY, "parallel_residual": "two_norms"}},
+    "parallel, one norm": {"model": {**SMALL_VOCABULARY, "parallel_residual": "one_norm", "add_bias_linear": True}},
     "every second layer without positions": {"model": {**SMALL_VOCABULARY, "no_rope_freq": 2}},
     "two rotary bases, sandwich norms": {
         "model": {

@@ -1,0 +1,1 @@
+"""Decoders whose attention and MLP have the same input."""
