@@ -75,6 +75,7 @@ def untried_with_linear_attention(job: Job[DeltaFields]) -> Iterator[Problem]:
         "model.add_bias_linear": (model.add_bias_linear, "its projections have no biases"),
         "model.sliding_window": (model.sliding_window is not None, "its other layers attend to all tokens"),
         "model.no_rope_freq": (model.no_rope_freq is not None, "its other layers have the same positions"),
+        "model.parallel_residual": (model.parallel_residual is not None, "its MLPs follow on it"),
         "model.mtp_num_layers": (model.predicts_further, "it was not tried with it"),
         "model.lora": (model.has_adapters, "adapters need layers that are alike"),
         "model.vision": (model.has_vision, "images were not tried with it"),

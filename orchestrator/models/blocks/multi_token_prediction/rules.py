@@ -52,6 +52,7 @@ def untried_with_predictions(job: Job[PredictionFields]) -> Iterator[Problem]:
         "model.vision": model.has_vision,
         "model.lora": model.has_adapters,
         "model.no_rope_freq": model.rotates_by_layer,
+        "model.parallel_residual": model.parallel_residual is not None,
     }
     for path, is_refused in refused.items():
         if is_refused:
