@@ -130,7 +130,7 @@ def test_a_line_has_the_means_of_all_that_its_steps_measured() -> None:
     here, logging = session("cpu", log_interval=4), MetricLogging()
     for iteration in range(1, 5):
         parts = {"lm": 4.0 + iteration, "order": 0.5 * iteration}
-        losses = Losses(sum(parts.values()), parts, {"z_loss": 2.0 * iteration}, {"accuracy": iteration / 8})
+        losses = Losses(sum(parts.values()), parts, {"moe/z_loss": 2.0 * iteration}, {"accuracy": iteration / 8})
         logging.on_loss(here, record(iteration, grad_norm=float(iteration)), losses)
     [line] = here.written
     assert {key: line[3][key] for key in line[3] if key.startswith("train/")} == {
