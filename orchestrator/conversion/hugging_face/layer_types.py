@@ -58,9 +58,11 @@ def _to_linear(said: Said, fields: dict[str, Any]) -> dict[str, Any]:
     if types is None:
         interval = whole(said(FULL_INTERVAL), FULL_INTERVAL)
         types = [GLOBAL if number % interval == 0 else LINEAR for number in range(1, layers + 1)]
-    if not isinstance(types, list) or len(types) != layers or set(types) != {LINEAR, GLOBAL}:
+    if not isinstance(types, list) or len(types) != layers or any(each not in (LINEAR, GLOBAL) for each in types):
         raise no_network(TYPES, types)
     linear = [each == LINEAR for each in types]
+    if len(set(linear)) == 1:
+        raise no_network(TYPES, types)
     interval = linear.index(False) + 1
     if linear == [number % interval != 0 for number in range(1, layers + 1)]:
         return {"linear_attention_freq": interval}

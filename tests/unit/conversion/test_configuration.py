@@ -38,7 +38,7 @@ PRESETS = {
     # Phi-3 and Phi-4 are those networks, with two pairs of matrices joined in their files.
     **{"phi3-mini": "mistral", "phi4": "llama", "starcoder2-7b": "starcoder2", "stablelm-3b": "stablelm"},
     **{"stablelm2-1.6b": "stablelm", "nemotron4-15b": "nemotron"},
-    **{"qwen1.5-moe-a2.7b": "qwen2_moe", "qwen2-57b-a14b": "qwen2_moe"},
+    **{"qwen3-next-80b-a3b": "qwen3_next", "qwen1.5-moe-a2.7b": "qwen2_moe", "qwen2-57b-a14b": "qwen2_moe"},
     **{"glm4.5": "glm4_moe", "glm4.5-air": "glm4_moe", "deepseek-v3": "deepseek_v3"},
     **{"gemma2-2b": "gemma2", "gemma2-27b": "gemma2", "gemma3-270m": "gemma3_text", "gemma3-27b": "gemma3_text"},
     **{"granite3.1-2b": "granite", "smollm3-3b": "smollm3", "glm4-9b": "glm4", "glm4-32b": "glm4"},

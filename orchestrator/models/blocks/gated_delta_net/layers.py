@@ -173,8 +173,9 @@ class GatedDeltaNet(MegatronModule):
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """hidden_states: [s, b, h], under sequence parallelism this rank's part."""
         projected, _ = self.in_proj(hidden_states)
-        # Each rank's heads give a part of the norm's gradient.
-        norm = copy_to_tensor_model_parallel_region(self.out_norm.weight, group=self.group)
+        norm = self.out_norm.weight
+        if self.group.size() > 1:  # each rank's heads give a part of its gradient
+            norm = copy_to_tensor_model_parallel_region(norm, group=self.group)
         weights = HeadWeights(self.conv1d.weight, self.A_log, self.dt_bias, norm)
         if self.cache is not None:
             out = self._cached(projected, weights)

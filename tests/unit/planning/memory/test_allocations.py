@@ -50,6 +50,12 @@ GATED = {
 }
 
 
+DELTA = {
+    **{"linear_attention_freq": 2, "linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 16},
+    **{"linear_value_head_dim": 24, "normalization": "RMSNorm"},
+}
+
+
 def modules(*names: str) -> dict[str, Any]:
     return {"recompute_granularity": "selective", "recompute_modules": list(names)}
 
@@ -126,6 +132,10 @@ LAYERS: dict[str, dict[str, Any]] = {
         "model": {**GATED, "qk_layernorm": False},
         "runtime": {"recompute_granularity": "selective"},
     },
+    "linear attention": {"model": DELTA},
+    "linear attention in fp32": {"model": DELTA, "precision": {"dtype": "fp32"}},
+    "linear attention, ranks": {"model": DELTA, "parallelism": SP},
+    "linear attention, core recomputed": {"model": DELTA, "runtime": {"recompute_granularity": "selective"}},
     "latents": {"model": LATENT},
     "latents in fp32": {"model": LATENT, "precision": {"dtype": "fp32"}},
     "latents of queries too": {"model": {**LATENT, "q_lora_rank": 40}, "parallelism": SP},

@@ -1,0 +1,87 @@
+"""Gated delta nets against transformers' recurrence, and their states against a pass over the whole text."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from transformers.models.qwen3_next.modeling_qwen3_next import torch_recurrent_gated_delta_rule
+
+from orchestrator import plain_megatron  # noqa: F401 - before anything that imports megatron-core
+from orchestrator.inference.generation.cache import Cache
+from orchestrator.models.blocks.gated_delta_net.layers import GatedDeltaNet, Inputs, Submodules, chunked_delta_rule
+
+CONFIG = SimpleNamespace(
+    **{"linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 6, "linear_value_head_dim": 5},
+    **{"linear_conv_kernel_dim": 3, "hidden_size": 16, "params_dtype": torch.float32, "layernorm_epsilon": 1e-6},
+    **{"init_method": None, "output_layer_init_method": None},
+)
+
+
+class Linear(torch.nn.Linear):
+    """In place of megatron-core's."""
+
+    def __init__(self, inputs: int, outputs: int, **unused: Any) -> None:
+        super().__init__(inputs, outputs, bias=False)
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return super().forward(x), None
+
+
+@pytest.fixture
+def layer() -> GatedDeltaNet:
+    torch.manual_seed(1)
+    group = SimpleNamespace(tp=SimpleNamespace(size=lambda: 1))
+    made = GatedDeltaNet(CONFIG, Submodules(Linear, Linear), 1, group)
+    with torch.no_grad():
+        for parameter in made.parameters():
+            parameter.copy_(0.5 * torch.randn_like(parameter))
+    return made
+
+
+@pytest.mark.parametrize(("length", "chunk"), [(11, 4), (8, 8), (3, 64)])
+def test_chunks_give_what_the_recurrence_gives(length: int, chunk: int) -> None:
+    torch.manual_seed(2)
+    query, key = (torch.nn.functional.normalize(torch.randn(2, length, 3, 6), dim=-1) for _ in range(2))
+    value, decay, beta = torch.randn(2, length, 3, 5), -torch.rand(2, length, 3), torch.rand(2, length, 3)
+    before = torch.randn(2, 3, 6, 5)
+    ours = chunked_delta_rule(Inputs(query, key, value, decay, beta), before, chunk)
+    theirs = torch_recurrent_gated_delta_rule(
+        query, key, value, g=decay, beta=beta, initial_state=before, output_final_state=True
+    )
+    for mine, other in zip(ours, theirs, strict=True):
+        assert torch.allclose(mine, other, atol=1e-5)
+
+
+def test_rows_of_any_length_go_on_from_their_states(layer: GatedDeltaNet) -> None:
+    """A prompt shorter than the convolution, and one that is filled up, after beams have changed places."""
+    lengths, whole = torch.tensor([7, 2]), torch.randn(10, 2, 16)
+    with torch.no_grad():
+        expected = [layer(whole[:, row : row + 1], None)[0] for row in (0, 1)]
+        layer.cache = Cache(16)
+        layer.cache.begin(None, None, lengths)
+        first, _ = layer(whole[:7], None)
+        layer.cache.take(torch.tensor([1, 0]))
+        found = []
+        for step in range(3):
+            layer.cache.begin(lengths.flip(0) + step, None)
+            tokens = torch.stack([whole[2 + step, 1], whole[7 + step, 0]])
+            found.append(layer(tokens[None], None)[0][0])
+    for row, length in enumerate(lengths):
+        assert torch.allclose(first[:length, row], expected[row][:length, 0], atol=1e-5)
+        steps = torch.stack(found)[:, 1 - row]
+        assert torch.allclose(steps, expected[row][length : length + 3, 0], atol=1e-5)
+
+
+def test_gradients_are_those_of_a_pass_that_keeps_everything(layer: GatedDeltaNet) -> None:
+    hidden, wanted = torch.randn(9, 2, 16, requires_grad=True), [*layer.parameters()]
+    out, _ = layer(hidden, None)
+    ours = torch.autograd.grad(out.square().sum(), [hidden, *wanted])
+    projected, _ = layer.in_proj(hidden)
+    weights = (layer.conv1d.weight, layer.A_log, layer.dt_bias, layer.out_norm.weight)
+    kept, _ = layer.out_proj(layer._mixed(projected, *weights))
+    for mine, other in zip(ours, torch.autograd.grad(kept.square().sum(), [hidden, *wanted]), strict=True):
+        assert torch.allclose(mine, other, atol=1e-5 * other.abs().max().item())
+        assert mine.abs().max() > 0
