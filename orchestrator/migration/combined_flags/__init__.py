@@ -9,7 +9,7 @@ from orchestrator.migration.combined_flags.kernels import KERNELS_TOGETHER
 from orchestrator.migration.combined_flags.latent_attention import LATENT_TOGETHER
 from orchestrator.migration.combined_flags.losses import LOSSES
 from orchestrator.migration.combined_flags.model import MODEL
-from orchestrator.migration.combined_flags.muon import MUON
+from orchestrator.migration.combined_flags.optimizer import OPTIMIZER
 from orchestrator.migration.combined_flags.task import TASK
 from orchestrator.migration.combined_flags.tracking import TRACKING
 from orchestrator.migration.combined_flags.training import TRAINING
@@ -23,7 +23,7 @@ TOGETHER: tuple[FlagGroup, ...] = (
     *DATA,
     *TASK,
     *TRAINING,
-    *MUON,
+    *OPTIMIZER,
     *INITIAL_WEIGHTS,
     *LOSSES,
     *TRACKING,
