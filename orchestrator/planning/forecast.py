@@ -221,6 +221,6 @@ def checkpoint_bytes(job: JobSpec, parameters: int) -> int:
     tensor of state less.
     """
     weight, sharded = DTYPE_BYTES[job.precision.dtype], job.parallelism.use_distributed_optimizer
-    copies = job.optimizer.state_tensors + (weight < _FP32 or sharded)
-    state = _FP32 * (copies * trained_in_all(job, parameters) - matrix_parameters_in_all(job))
+    each = job.optimizer.state_bytes + _FP32 * (weight < _FP32 or sharded)
+    state = each * trained_in_all(job, parameters) - _FP32 * matrix_parameters_in_all(job)
     return weight * parameters + state

@@ -66,10 +66,16 @@ def build_optimizer(job: JobSpec, chunks: list[Any]) -> Any:
             matrices = {weight: each for chunk in chunks for weight, each in matrices_of(chunk, optimizer).items()}
             part.optimizer.orthogonalize(*megatron_compat.held_matrices(part, matrices), optimizer)
         if isinstance(part.optimizer, StatefulOptimizer):
+            part.optimizer.dtypes = _narrow_moments(optimizer)
             part.optimizer.prepare()
             megatron_compat.save_state_of(part)
             megatron_compat.write_weights_of(part)
     return built
+
+
+def _narrow_moments(spec: OptimizerSpec) -> dict[str, torch.dtype]:
+    written = {"exp_avg": DTYPES[spec.exp_avg_dtype], "exp_avg_sq": DTYPES[spec.exp_avg_sq_dtype]}
+    return {key: dtype for key, dtype in written.items() if dtype != torch.float32}
 
 
 @torch.no_grad()

@@ -201,7 +201,7 @@ def import_(
         raise UserError(f"{source} does not exist", code="file_not_found")
     if from_ == "megatron-lm" or (from_ is None and is_megatron(source)):
         if mtp:
-            raise UserError("--mtp goes with --from hf")
+            raise UserError("--mtp goes with --from hf", code="option_without_effect")
         if output is not None:
             raise UserError(
                 "--output goes with --from hf: of Megatron-LM's checkpoints, --job names the job",

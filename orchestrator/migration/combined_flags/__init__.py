@@ -11,7 +11,7 @@ from orchestrator.migration.combined_flags.linear_attention import LINEAR_TOGETH
 from orchestrator.migration.combined_flags.losses import LOSSES
 from orchestrator.migration.combined_flags.model import MODEL
 from orchestrator.migration.combined_flags.multi_token_prediction import PREDICTIONS
-from orchestrator.migration.combined_flags.muon import MUON
+from orchestrator.migration.combined_flags.optimizer import OPTIMIZER
 from orchestrator.migration.combined_flags.task import TASK
 from orchestrator.migration.combined_flags.tracking import TRACKING
 from orchestrator.migration.combined_flags.training import TRAINING
@@ -27,7 +27,7 @@ TOGETHER: tuple[FlagGroup, ...] = (
     *DATA,
     *TASK,
     *TRAINING,
-    *MUON,
+    *OPTIMIZER,
     *INITIAL_WEIGHTS,
     *LOSSES,
     *TRACKING,

@@ -40,6 +40,8 @@ _FLAGS: dict[Answer, dict[str, str]] = {
         "parallelism.use_distributed_optimizer, overlap_grad_reduce, overlap_param_gather: on by default": """
             use-distributed-optimizer overlap-grad-reduce overlap-param-gather""",
         "parallelism.tp_comm_overlap: on where the plan finds it faster": "tp-comm-overlap",
+        "optimizer.exp_avg_dtype, exp_avg_sq_dtype: fp32 or bf16": """
+            use-precision-aware-optimizer exp-avg-dtype= exp-avg-sq-dtype=""",
         "precision.dtype": "bf16 fp16",
         "precision.fp8": """
             fp8-format= fp8-recipe= fp8-margin= fp8-amax-history-len= fp8-amax-compute-algo= first-last-layers-bf16
@@ -143,10 +145,10 @@ _FLAGS: dict[Answer, dict[str, str]] = {
             disable-symmetric-registration""",
         "context parallelism sends keys and values around a ring": """
             cp-comm-type=* hierarchical-context-parallel-sizes=* hybrid-context-parallel max-seqlen-per-dp-cp-rank=""",
-        "optimizer state is in fp32, on the device of the weights": """
+        "the optimizer's state is on the device of the weights, whose main copy and gradients are in fp32": """
             optimizer-cpu-offload optimizer-offload-fraction= use-torch-optimizer-for-cpu-offload
-            overlap-cpu-optimizer-d2h-h2d no-pin-cpu-grads no-pin-cpu-params use-precision-aware-optimizer
-            main-grads-dtype= main-params-dtype= exp-avg-dtype= exp-avg-sq-dtype= optimizer-cuda-graph
+            overlap-cpu-optimizer-d2h-h2d no-pin-cpu-grads no-pin-cpu-params
+            main-grads-dtype= main-params-dtype= optimizer-cuda-graph
             num-distributed-optimizer-instances=""",
         "sharded parameters (FSDP) are not in this version": """
             use-megatron-fsdp data-parallel-sharding-strategy= outer-dp-sharding-strategy= use-torch-fsdp2
@@ -214,7 +216,7 @@ _FIELDS: dict[str, str] = {
     "NCCL is configured by its own variables in launch.env; its standard collectives are used": """
         nccl_ub average_in_collective pad_buckets_for_high_nccl_busbw reduce_scatter_with_fp32_accumulation
         param_name_patterns_for_fp32_local_accumulation""",
-    "optimizer state is in fp32, on the device of the weights": """
+    "the optimizer's state is on the device of the weights, whose main copy and gradients are in fp32": """
         pin_cpu_grads pin_cpu_params store_param_remainders""",
     "sharded parameters (FSDP) are not in this version": """
         use_custom_fsdp fsdp_all_gather_in_start_param_sync megatron_fsdp_use_decoupled_grad

@@ -315,8 +315,6 @@ HARMLESS_VALUES: dict[str, tuple[str, ...]] = {
     "num-distributed-optimizer-instances": ("1",),
     "main-grads-dtype": ("fp32",),
     "main-params-dtype": ("fp32",),
-    "exp-avg-dtype": ("fp32",),
-    "exp-avg-sq-dtype": ("fp32",),
     "moe-token-drop-policy": ("probs",),
     "sample-rate": ("1.0", "1"),
     "data-parallel-sharding-strategy": ("no_shard",),

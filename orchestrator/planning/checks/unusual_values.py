@@ -46,6 +46,10 @@ _STD = _Range(0.0, 0.5, "0.006 to 0.05", "", "activations and the first loss gro
 _DROPOUT = _Range(0.0, 0.5, "0 to 0.2", "", "more is dropped than kept")
 
 
+_HALF_STEP_OF_BF16 = 2**-8
+"""Relative, at most: half of the distance between neighbouring numbers."""
+
+
 def unusual_values(job: JobSpec) -> Iterator[Problem]:
     """A warning for each hyperparameter that is far from what is usual: what is, and what the value would do."""
     optimizer, model = job.optimizer, job.model
@@ -61,6 +65,13 @@ def unusual_values(job: JobSpec) -> Iterator[Problem]:
         ("model.hidden_dropout", model.hidden_dropout, _DROPOUT),
         ("model.attention_dropout", model.attention_dropout, _DROPOUT),
     )
+    if optimizer.exp_avg_sq_dtype == "bf16" and 1 - optimizer.adam_beta2 < _HALF_STEP_OF_BF16:
+        message = (
+            f"bf16 rounds away changes of the second moment below 1/512, and with adam_beta2 {optimizer.adam_beta2:g} "
+            f"a step changes it by about {1 - optimizer.adam_beta2:g} of its value"
+        )
+        paths = ("optimizer.exp_avg_sq_dtype", "optimizer.adam_beta2")
+        yield Problem(message, paths, "write adam_beta2: 0.95, or exp_avg_sq_dtype: fp32")
     for path, value, usual in checked:
         if value is None or usual.least <= value <= usual.most:
             continue

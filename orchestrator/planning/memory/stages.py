@@ -21,6 +21,7 @@ from orchestrator.planning.memory.layer import rank_shape, saved_by_layer
 from orchestrator.planning.memory.non_torch_memory import MIB, NonTorchMemory, outside_the_allocator
 from orchestrator.planning.memory.variants import capped_logits, masks
 from orchestrator.planning.memory.vision import with_images
+from orchestrator.planning.narrow_moments import ROUND_ELEMENTS as AT_A_TIME
 from orchestrator.planning.newton_schulz import ROUND_ELEMENTS
 from orchestrator.planning.parameters import stage_expert_parameters, stage_parameters
 from orchestrator.planning.parameters.matrices import matrices_of_stages, stage_matrix_parameters
@@ -169,11 +170,10 @@ def _of_trained(job: JobSpec, trained: int, experts: int, sizes: RankShape) -> d
     experts.
     """
     precision = job.precision
-    moments = job.optimizer.state_tensors * FP32
     main = FP32 if precision.dtype != "fp32" else 0  # fp32 weights are their own main copy
     return {
         "gradients": trained * (FP32 if precision.grad_reduce_in_fp32 else sizes.width),
-        "optimizer": _shard(job, trained, experts, main + moments),
+        "optimizer": _shard(job, trained, experts, main + job.optimizer.state_bytes),
     }
 
 
@@ -263,9 +263,13 @@ def _last_moments(
 
 
 def _update(job: JobSpec, count: int, experts: int) -> int:
-    """What the optimizer takes: fp32 copies of gradients that are not fp32, and what Muon has of matrices at a time."""
+    """What the optimizer takes: fp32 copies of gradients that are not fp32, and what it has at a time of matrices with
+    Muon, or of moments that are not fp32.
+    """
     in_fp32 = job.precision.grad_reduce_in_fp32 or job.precision.dtype == "fp32"
-    return _orthogonalized(job) + (0 if in_fp32 else _shard(job, count, experts, 1) * FP32)
+    own = _shard(job, count, experts, 1)
+    widened = job.optimizer.narrow_moments * FP32 * min(own, AT_A_TIME)
+    return _orthogonalized(job) + (0 if in_fp32 else own * FP32) + widened
 
 
 def _orthogonalized(job: JobSpec) -> int:

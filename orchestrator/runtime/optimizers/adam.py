@@ -2,16 +2,18 @@
 
 torch's Adam keeps a step count per parameter, which megatron-core's distributed checkpoints cannot represent; apex and
 Transformer Engine keep it in the group, and so does this. The arithmetic is that of torch's fused kernel: on the CPU it
-is that kernel, on a GPU one that clips and writes the model's weights too.
+is that kernel, on a GPU one that clips and writes the model's weights too. Moments may be in 16 bits: torch's kernel
+then updates copies in fp32, on a GPU as well.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
 
+from orchestrator.planning.narrow_moments import ROUND_ELEMENTS
 from orchestrator.runtime.optimizers.stateful import StatefulOptimizer
 from orchestrator.runtime.triton_kernels.loading import kernels
 
@@ -38,6 +40,8 @@ class GroupStepAdam(StatefulOptimizer):
             raise ValueError("only updates outside CUDA graphs are implemented")
         super().__init__(params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay, "step": 0})
         self._decoupled = adam_w_mode
+        self.round_elements = ROUND_ELEMENTS
+        """Of parameters whose moments are brought to fp32 at a time."""
         self._launches: dict[int, tuple[list[tuple[int, ...]], list[Any]]] = {}
         """Of a group where its tensors were, and the kernels that update them there."""
         self._looked_up = False
@@ -52,7 +56,7 @@ class GroupStepAdam(StatefulOptimizer):
             params = self.adam_parameters(group)
             if not params:
                 continue
-            if params[0].is_cuda:
+            if self._is_one_kernel(params):
                 if not self._looked_up:
                     self._find(params, index)
                 self._update_in_one_pass(group, index)
@@ -64,7 +68,7 @@ class GroupStepAdam(StatefulOptimizer):
         """See StatefulOptimizer."""
         for index, group in enumerate(self.param_groups):
             params = self.adam_parameters(group)
-            if params and params[0].is_cuda:
+            if params and self._is_one_kernel(params):
                 self._find(params, index)
         self._looked_up = True
 
@@ -72,16 +76,40 @@ class GroupStepAdam(StatefulOptimizer):
         """Those of a group that are to be updated."""
         return [parameter for parameter in group["params"] if parameter.grad is not None]
 
+    def _is_one_kernel(self, params: list[torch.Tensor]) -> bool:
+        """Whether our kernel does all of an update: on a GPU, of moments in fp32."""
+        return params[0].is_cuda and not self.dtypes
+
     def _update(self, params: list[torch.Tensor], group: dict[str, Any]) -> None:
         """By torch's kernel, with a pass before it to clip and one behind it to write the weights."""
+        gradients = self.scaled_gradients(params)
+        first, second = ([self.state_of(parameter)[key] for parameter in params] for key in self.state_keys)
+        if not self.dtypes:
+            self._update_in_fp32(params, gradients, first, second, group)
+        else:
+            for some, of_some, *moments in _rounds(self.round_elements, params, gradients, first, second):
+                wide = [[each.float() for each in narrow] for narrow in moments]  # what is in fp32 stays where it is
+                self._update_in_fp32(some, of_some, *wide, group)
+                for narrow, each in zip(moments, wide, strict=True):
+                    torch._foreach_copy_(narrow, each)
+        self.write_weights(params)
+
+    def _update_in_fp32(
+        self,
+        params: list[torch.Tensor],
+        gradients: list[torch.Tensor],
+        first: list[torch.Tensor],
+        second: list[torch.Tensor],
+        group: dict[str, Any],
+    ) -> None:
         update = torch._fused_adamw_ if self._decoupled else torch._fused_adam_
         beta1, beta2 = group["betas"]
         step = torch.full((), float(group["step"]), dtype=torch.float32, device=params[0].device)
         update(
             params,
-            self.scaled_gradients(params),
-            [self.state_of(p)["exp_avg"] for p in params],
-            [self.state_of(p)["exp_avg_sq"] for p in params],
+            gradients,
+            first,
+            second,
             [],
             [step] * len(params),
             lr=group["lr"],
@@ -92,7 +120,6 @@ class GroupStepAdam(StatefulOptimizer):
             amsgrad=False,
             maximize=False,
         )
-        self.write_weights(params)
 
     def _find(self, params: list[torch.Tensor], index: int) -> None:
         """Say to our kernel where the tensors of a group are, if that has changed."""
@@ -121,6 +148,18 @@ class GroupStepAdam(StatefulOptimizer):
                 weight_decay=group["weight_decay"],
                 decoupled=self._decoupled,
             )
+
+
+def _rounds(elements: int, *tensors: Sequence[torch.Tensor]) -> Iterator[list[list[torch.Tensor]]]:
+    """Views of at most so many elements at a time, of lists of tensors of the same sizes."""
+    held: list[tuple[torch.Tensor, ...]] = []
+    for same in zip(*tensors, strict=True):
+        for pieces in zip(*(each.detach().view(-1).split(elements) for each in same), strict=True):
+            if held and sum(one[0].numel() for one in held) + pieces[0].numel() > elements:
+                yield [list(each) for each in zip(*held, strict=True)]
+                held = []
+            held.append(pieces)
+    yield [list(each) for each in zip(*held, strict=True)]
 
 
 def _kernel() -> Any:

@@ -21,6 +21,8 @@ class StatefulOptimizer(torch.optim.Optimizer):
         super().__init__(params, defaults)
         self.factor = 1.0
         """What gradients are multiplied by as they are applied. They themselves may be scaled by it, or left alone."""
+        self.dtypes: dict[str, torch.dtype] = {}
+        """Of state that is in another format than its parameter, by its name."""
         self.weights: dict[torch.Tensor, torch.Tensor] = {}
         """Of a parameter that is the fp32 copy of a weight, the weight: an update writes it too."""
 
@@ -50,8 +52,18 @@ class StatefulOptimizer(torch.optim.Optimizer):
         state: dict[str, torch.Tensor] = self.state[parameter]
         for key in self.keys_of(parameter):
             if key not in state:
-                state[key] = torch.zeros_like(parameter)
+                state[key] = torch.zeros_like(parameter, dtype=self.dtypes.get(key))
         return state
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """As torch's, which would bring all state into the parameters' formats."""
+        states = state_dict["state"]
+        super().load_state_dict({**state_dict, "state": {}})
+        for saved, group in zip(state_dict["param_groups"], self.param_groups, strict=True):
+            for number, parameter in zip(saved["params"], group["params"], strict=True):
+                for key, value in states.get(number, {}).items():
+                    dtype = self.dtypes.get(key, parameter.dtype)
+                    self.state[parameter][key] = value.to(device=parameter.device, dtype=dtype)
 
     def keys_of(self, parameter: torch.Tensor) -> tuple[str, ...]:
         """The names of its state."""

@@ -41,6 +41,10 @@ and of Cesista et al. 2025 ("Squeezing 1-2% efficiency gains out of Muon").
 """
 
 
+MomentDtype = Literal["fp32", "bf16"]
+_BYTES: dict[MomentDtype, int] = {"fp32": 4, "bf16": 2}
+
+
 class OptimizerSpec(Section):
     """Adam, Muon, or SGD with momentum. Biases are not decayed, and norms only when asked."""
 
@@ -83,6 +87,15 @@ class OptimizerSpec(Section):
     """adam, and what `muon` does not orthogonalize: decay of the second moment."""
     adam_eps: Annotated[PositiveNumber, AlsoCalled("eps adam_epsilon"), MegatronFlag(only=_ADAM)] = 1e-8
     """adam, and what `muon` does not orthogonalize: added to the root of the second moment."""
+    exp_avg_dtype: Annotated[
+        MomentDtype, resume.ROUNDING, HashedIfChanged(), AlsoCalled("optimizer_state_dtype moments_dtype")
+    ] = "fp32"
+    """adam: dtype in which the first moment is kept; it is updated in fp32, and rounded."""
+    exp_avg_sq_dtype: Annotated[
+        MomentDtype, resume.ROUNDING, HashedIfChanged(), AlsoCalled("optimizer_state_dtype moments_dtype")
+    ] = "fp32"
+    """adam: likewise of the second moment. bf16 has 8 bits, so that it needs `adam_beta2` below 0.996: smaller changes
+    are rounded away."""
     sgd_momentum: Annotated[Beta, resume.momentum, AlsoCalled("momentum"), MegatronFlag(only=_SGD)] = 0.9
     """sgd: decay of the momentum; 0 means no momentum and no state."""
     muon_momentum: Annotated[Beta, HashedIfChanged(), resume.UPDATE, MegatronFlag(default=0.9, only=_MUON)] = 0.95
@@ -131,6 +144,17 @@ class OptimizerSpec(Section):
         if self.name != "sgd":
             return 2
         return 1 if self.sgd_momentum > 0 else 0
+
+    @property
+    def state_bytes(self) -> int:
+        """Bytes per parameter of these tensors."""
+        narrow = sum(_BYTES["fp32"] - _BYTES[dtype] for dtype in (self.exp_avg_dtype, self.exp_avg_sq_dtype))
+        return _BYTES["fp32"] * self.state_tensors - narrow
+
+    @property
+    def narrow_moments(self) -> int:
+        """How many of Adam's moments are in 16 bits."""
+        return (self.exp_avg_dtype, self.exp_avg_sq_dtype).count("bf16")
 
     @property
     def weight_decays(self) -> tuple[float, float]:

@@ -157,6 +157,8 @@ WRONG: list[tuple[dict[str, dict[str, Any]], list[str]]] = [
     ),
     ({"optimizer": {"sgd_momentum": 0.5}}, ["sgd_only optimizer.sgd_momentum"]),
     ({"optimizer": {"name": "sgd", "adam_beta2": 0.95}}, ["adam_only optimizer.adam_beta2"]),
+    ({"optimizer": {"name": "sgd", "exp_avg_dtype": "bf16"}}, ["adam_only optimizer.exp_avg_dtype"]),
+    ({"optimizer": {"name": "muon", "exp_avg_sq_dtype": "bf16"}}, ["adam_only optimizer.exp_avg_sq_dtype"]),
     ({"optimizer": {"muon_split_qkv": False}}, ["muon_only optimizer.muon_split_qkv"]),
     ({"optimizer": {"name": "muon", "sgd_momentum": 0.5}}, ["sgd_only optimizer.sgd_momentum"]),
     (

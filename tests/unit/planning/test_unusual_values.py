@@ -26,6 +26,8 @@ def found(*overrides: str, job: str = "gpt-tiny-cpu") -> list[str]:
         (("weight_decay=10",), ["optimizer.weight_decay"]),
         (("adam_eps=0.1",), ["optimizer.adam_eps"]),
         (("init_method_std=2",), ["model.init_method_std"]),
+        (("exp_avg_sq_dtype=bf16", "adam_beta2=0.999"), ["optimizer.exp_avg_sq_dtype"]),
+        (("exp_avg_sq_dtype=bf16", "exp_avg_dtype=bf16", "adam_beta2=0.95"), []),
         (
             ("model.hidden_dropout=0.9", "model.attention_dropout=0.9"),
             ["model.hidden_dropout", "model.attention_dropout"],

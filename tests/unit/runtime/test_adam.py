@@ -170,3 +170,46 @@ def test_tensors_are_looked_up_before_the_norm_is_waited_for(monkeypatch: pytest
     values: Any = SimpleNamespace(lr=1e-3, decoupled_lr=1e-3, weight_decay=0.0)
     assert update(megatrons, values, tiny_job("looks-up", optimizer={"clip_grad": 1.5})).applied
     assert called == ["looked up", "norm", "update by 0.250"]
+
+
+def narrow(first: str, second: str) -> dict[str, torch.dtype]:
+    dtypes = {"exp_avg": first, "exp_avg_sq": second}
+    return {key: torch.bfloat16 for key, dtype in dtypes.items() if dtype == "bf16"}
+
+
+@pytest.mark.parametrize(("first", "second"), [("bf16", "bf16"), ("bf16", "fp32"), ("fp32", "bf16")])
+@pytest.mark.parametrize("elements", [1 << 24, 40])
+def test_moments_in_bf16_are_updated_in_fp32_and_rounded(first: str, second: str, elements: int) -> None:
+    """Each step is torch's AdamW on a copy of the state in fp32; afterwards the state is rounded. In rounds as well."""
+    ours, theirs = parameters(), parameters()
+    optimizer = GroupStepAdam(groups(ours), **OPTIONS)
+    optimizer.dtypes, optimizer.round_elements = narrow(first, second), elements
+    reference = torch.optim.AdamW(groups(theirs), fused=True, **OPTIONS)
+    for step in range(12):
+        train(optimizer, ours, range(step, step + 1))
+        train(reference, theirs, range(step, step + 1))
+        for parameter in theirs:
+            for key, dtype in narrow(first, second).items():
+                rounded = reference.state[parameter][key].to(dtype)
+                reference.state[parameter][key].copy_(rounded)
+    for mine, other in zip(ours, theirs, strict=True):
+        assert torch.equal(mine, other)
+        for key, state in optimizer.state[mine].items():
+            assert state.dtype == optimizer.dtypes.get(key, torch.float32)
+            assert torch.equal(state.float(), reference.state[other][key])
+
+
+def test_a_restored_state_is_in_the_formats_that_are_asked_for() -> None:
+    """torch would bring it to those of the parameters."""
+    params, others = parameters(), parameters()
+    optimizer = GroupStepAdam(groups(params), **OPTIONS)
+    optimizer.dtypes = narrow("bf16", "bf16")
+    train(optimizer, params, range(3))
+    for dtypes in (narrow("bf16", "bf16"), narrow("fp32", "bf16"), {}):
+        restored = GroupStepAdam(groups(others), **OPTIONS)
+        restored.dtypes = dtypes
+        restored.load_state_dict(copy.deepcopy(optimizer.state_dict()))
+        for mine, other in zip(params, others, strict=True):
+            for key, state in restored.state[other].items():
+                assert state.dtype == dtypes.get(key, torch.float32)
+                assert torch.equal(state.float(), optimizer.state[mine][key].float())

@@ -78,6 +78,7 @@ SMALL_JOBS: list[tuple[str, ...]] = [
     ("optimizer.name=muon", "optimizer.muon_num_ns_steps=3"),
     ("optimizer.name=muon", "model.lora={rank: 4}"),
     ("optimizer.name=AdamW",),
+    ("optimizer.exp_avg_dtype=fp8",),
     ("runtime.train_step_arguments={a: 1}",),
     ("tracking.system_metrics_seconds=0.01",),
 ]

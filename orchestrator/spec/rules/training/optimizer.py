@@ -37,6 +37,7 @@ one_optimizer_only = tuple(
     _only(OPTIMIZER, name, OptimizerSpec.model_fields[name].default, "name", optimizers)
     for optimizers, names in {
         ("adam", "muon"): ("adam_beta1", "adam_beta2", "adam_eps", "decoupled_weight_decay"),
+        ("adam",): ("exp_avg_dtype", "exp_avg_sq_dtype"),
         ("sgd",): ("sgd_momentum",),
         ("muon",): _MUON,
     }.items()

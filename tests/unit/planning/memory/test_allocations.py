@@ -205,6 +205,7 @@ STEPS: dict[str, dict[str, Any]] = {
     "recomputed in twos": {"runtime": {**FULL, "recompute_num_layers": 2}},
     "first two recomputed": {"runtime": {**FULL, "recompute_method": "block", "recompute_num_layers": 2}},
     "gradients in bf16": {"precision": {"grad_reduce_in_fp32": False}},
+    "moments in bf16": {"optimizer": {"exp_avg_dtype": "bf16", "exp_avg_sq_dtype": "bf16", "adam_beta2": 0.95}},
     "replicas": {"parallelism": {"data_parallel_size": 4}},
     "replicas, whole optimizer": {"parallelism": {"data_parallel_size": 4, "use_distributed_optimizer": False}},
     "many replicas, few tokens": {"model": FEW_TOKENS, "parallelism": {"data_parallel_size": 64}},
@@ -238,7 +239,7 @@ def job_of(make_job: MakeJob, sections: dict[str, Any]) -> JobSpec:
             **sections,
             "model": {**MODEL, **sections.get("model", {})},
             "batch": {"micro_batch_size": 2, "num_micro_batches": 4 if staged else 2, "global_batch_size": None},
-            "optimizer": {"clip_grad": clip},
+            "optimizer": {"clip_grad": clip, **sections.get("optimizer", {})},
         }
     )
 
@@ -307,6 +308,8 @@ def test_the_peak_of_a_step(name: str, make_job: MakeJob, counted: Any, monkeypa
     assert job.model.vocab_size is not None
     memory = stages.estimate_memory(job, job.model.vocab_size, "torch")
     allowed = 0.002 if len(memory.stages) == 1 else 0.01
+    if job.optimizer.narrow_moments:  # of the parameters, those that are decayed are updated apart from the others
+        allowed = 0.003
     for stage, found in zip(memory.stages, counted["step", name], strict=True):
         peak = max(found.values())
         lasting = sum(stage.parts.get(part, 0) for part in ("weights", "gradients", "optimizer"))

@@ -16,6 +16,7 @@ from support.earlier_memory import earlier_peaks, plan_megatrons_loss
 from support.pace import at_the_promised_pace
 
 from orchestrator.kernel_selection.fused_kernels import rotates_projection
+from orchestrator.planning.forecast import checkpoint_bytes
 from orchestrator.planning.memory import Memory, capacity, estimate_memory
 from orchestrator.planning.memory.non_torch_memory import outside_the_allocator
 from orchestrator.planning.parameters import parameters
@@ -154,6 +155,17 @@ def test_weights_gradients_and_optimizer_are_the_parameters() -> None:
         assert stage.parts["weights"] == 2 * count
         assert stage.parts["gradients"] == 4 * count
         assert stage.parts["optimizer"] == 12 * count / 4  # four replicas
+
+
+@pytest.mark.parametrize(("fields", "fewer"), [(("exp_avg",), 2), (("exp_avg", "exp_avg_sq"), 4)])
+def test_moments_in_bf16_take_half(fields: tuple[str, ...], fewer: int) -> None:
+    job = benchmark_job("gpt-7.1b", 16, tp=2, pp=2)
+    narrow = job.changed(optimizer={f"{field}_dtype": "bf16" for field in fields})
+    counted = {rank.pp: rank.parameters for rank in parameters(job, 131072).per_rank}
+    for stage, other in zip(estimate(narrow, "torch").stages, estimate(job, "torch").stages, strict=True):
+        assert other.parts["optimizer"] - stage.parts["optimizer"] == fewer * counted[stage.pp] / 4
+    total = parameters(job, 131072).total
+    assert checkpoint_bytes(job, total) - checkpoint_bytes(narrow, total) == fewer * total
 
 
 def test_context_parallel_ranks_share_the_optimizer_too() -> None:
