@@ -1,16 +1,16 @@
 """Flags of Megatron-LM that are translated together, in both directions: read into a job, written from one."""
 
 from orchestrator.migration.combined_flags.base import FlagGroup
+from orchestrator.migration.combined_flags.blocks.experts import EXPERTS_TOGETHER
+from orchestrator.migration.combined_flags.blocks.latent_attention import LATENT_TOGETHER
+from orchestrator.migration.combined_flags.blocks.linear_attention import LINEAR_TOGETHER
+from orchestrator.migration.combined_flags.blocks.multi_token_prediction import PREDICTIONS
 from orchestrator.migration.combined_flags.data import DATA
-from orchestrator.migration.combined_flags.experts import EXPERTS_TOGETHER
 from orchestrator.migration.combined_flags.fp8 import FP8_TOGETHER
 from orchestrator.migration.combined_flags.initial_weights import INITIAL_WEIGHTS
 from orchestrator.migration.combined_flags.kernels import KERNELS_TOGETHER
-from orchestrator.migration.combined_flags.latent_attention import LATENT_TOGETHER
-from orchestrator.migration.combined_flags.linear_attention import LINEAR_TOGETHER
 from orchestrator.migration.combined_flags.losses import LOSSES
 from orchestrator.migration.combined_flags.model import MODEL
-from orchestrator.migration.combined_flags.multi_token_prediction import PREDICTIONS
 from orchestrator.migration.combined_flags.optimizer import OPTIMIZER
 from orchestrator.migration.combined_flags.task import TASK
 from orchestrator.migration.combined_flags.tracking import TRACKING
