@@ -40,6 +40,8 @@ FAMILIES = {
         "granite-moe-shared": "GraniteMoeSharedForCausalLM",
         "granite-moe-without-shared": "GraniteMoeForCausalLM",
         "qwen2": "Qwen2ForCausalLM",
+        "ministral": "MinistralForCausalLM",
+        "qwen2-windows": "Qwen2ForCausalLM",
         "qwen3": "Qwen3ForCausalLM",
         "gemma": "GemmaForCausalLM",
         "gemma2": "Gemma2ForCausalLM",

@@ -81,7 +81,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
         **{"parallel_residual": "one_norm", "num_query_groups": 1, "add_bias_linear": False, "hidden_dropout": 0.0},
         "apply_layernorm_1p": True,
     },
-    "unrotated": {"no_rope_freq": 2, "sliding_window": 20, "window_attn_skip_freq": 2, "rotary_base_local": 100},
+    "unrotated": {"no_rope_freq": 2, "sliding_window": 20, "window_attn_skip_freq": [0, 1], "rotary_base_local": 100},
     "yarn": {
         "rope_scaling": {"type": "yarn", "factor": 4, "original_max_position_embeddings": 16},
         **{"activation": "squared_relu", "add_bias_linear": False, "add_qkv_bias": True, "apply_layernorm_1p": True},

@@ -140,11 +140,9 @@ def _to_text_model(config: Mapping[str, Any], family: Family, place: str) -> dic
     if family.rotary:
         fields |= _rotary(config, family) if family.local_base is None else _rotary_of_two(config, family, place)
         window = fields.get("sliding_window")
-        if any(TYPES in each.keys for each in family.derived):
-            pass
-        elif family.global_interval is None:
+        if family.global_interval is None and all(TYPES not in each.keys for each in family.derived):
             _refuse_mixed_layers(config, window is not None, place)
-        else:
+        elif family.global_interval is not None:
             fields |= windows(config, fields["num_layers"], window, family.global_interval, place)
         if fields.get("sliding_window") is None:
             fields["rotary_base_local"] = None

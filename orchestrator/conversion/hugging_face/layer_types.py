@@ -16,27 +16,75 @@ INTERVALS = ("sliding_window_pattern", "_sliding_window_pattern")
 LOCAL, GLOBAL, LINEAR = "sliding_attention", "full_attention", "linear_attention"
 FULL_INTERVAL = "full_attention_interval"
 """What older versions of transformers read instead where there is linear attention."""
+_WINDOW, _SWITCH, _FIRST = "sliding_window", "use_sliding_window", "max_window_layers"
 
 
 def windows(config: Mapping[str, Any], layers: int, window: int | None, interval: int, place: str) -> dict[str, Any]:
     """Our fields, of a network whose layers are these; by default every `interval`-th attends to all tokens. `window`:
-    of the others. Raises UserError for other layers than every so many-th.
+    of the others. Raises UserError for layers of other kinds.
     """
     types = config.get(TYPES)
     if types is None:
         every = whole(config.get(INTERVALS[0], interval), f"{INTERVALS[0]}{place}")
         types = [GLOBAL if number % every == 0 else LOCAL for number in range(1, layers + 1)]
+    return _windows_of(types, layers, window, place)
+
+
+def _windows_of(types: Any, layers: int, window: Any, place: str = "") -> dict[str, Any]:
+    """Our fields, of so many layers of these types. Raises UserError where they are others."""
     if not isinstance(types, list) or len(types) != layers or any(each not in (LOCAL, GLOBAL) for each in types):
         raise no_network(f"{TYPES}{place}", types)
-    freq = interval_of([each == GLOBAL for each in types], f"{TYPES}{place}", types)
-    if freq == 1 or window is None:
-        if freq != 1:
-            raise UserError(
-                f"config.json: {TYPES}{place} has {LOCAL}, but sliding_window{place} is null",
-                code="unsupported_config_value",
-            )
+    if LOCAL not in types:
         return {"sliding_window": None, "window_attn_skip_freq": None}
+    if window is None:
+        raise UserError(
+            f"config.json: {TYPES}{place} has {LOCAL}, but sliding_window{place} is null",
+            code="unsupported_config_value",
+        )
+    if GLOBAL not in types:
+        return {"sliding_window": window, "window_attn_skip_freq": None}
+    every = types.index(GLOBAL) + 1
+    is_regular = all((each == GLOBAL) == (number % every == 0) for number, each in enumerate(types, 1))
+    freq = every if is_regular else [int(each == LOCAL) for each in types]
     return {"sliding_window": window, "window_attn_skip_freq": freq}
+
+
+def _listed(said: Said, fields: dict[str, Any]) -> dict[str, Any]:
+    layers, window = whole(fields["num_layers"], "num_hidden_layers"), said(_WINDOW)
+    types = said(TYPES)
+    return _windows_of([GLOBAL if window is None else LOCAL] * layers if types is None else types, layers, window)
+
+
+LISTED_WINDOWS = Derived(
+    ("sliding_window", "window_attn_skip_freq"),
+    (_WINDOW, TYPES),
+    _listed,
+    lambda model: {_WINDOW: model.sliding_window, TYPES: layer_types(model)},
+)
+"""Each layer is listed; by default all have the window, where there is one."""
+
+
+def _switched(said: Said, fields: dict[str, Any]) -> dict[str, Any]:
+    layers, window = whole(fields["num_layers"], "num_hidden_layers"), said(_WINDOW) if said(_SWITCH) else None
+    types = said(TYPES)
+    if types is None:
+        first = whole(said(_FIRST), _FIRST, least=0)
+        types = [LOCAL if window is not None and number >= first else GLOBAL for number in range(layers)]
+    return _windows_of(types, layers, window)
+
+
+def _switch(model: ModelSpec) -> dict[str, Any]:
+    if model.sliding_window is None:
+        return {_SWITCH: False}
+    full = model.windowed_layers.index(True)
+    first = {_FIRST: full} if all(model.windowed_layers[full:]) else {}
+    return {_SWITCH: True, _WINDOW: model.sliding_window, TYPES: layer_types(model), **first}
+
+
+SWITCHED_WINDOWS = Derived(
+    ("sliding_window", "window_attn_skip_freq"), (_SWITCH, _WINDOW, _FIRST, TYPES), _switched, _switch
+)
+"""A switch says whether there is a window; by default the first layers are without it."""
 
 
 def interval_of(marked: Sequence[bool], key: str, value: Any) -> int | None:
@@ -81,8 +129,4 @@ LINEAR_LAYERS = Derived(("linear_attention_freq",), (TYPES, FULL_INTERVAL), _to_
 
 def layer_types(model: ModelSpec) -> list[str]:
     """What config.json says of the layers of a model."""
-    skip = model.window_attn_skip_freq
-    if model.sliding_window is None:
-        return [GLOBAL] * model.num_layers
-    is_global = (skip is not None and number % skip == 0 for number in range(1, model.num_layers + 1))
-    return [GLOBAL if each else LOCAL for each in is_global]
+    return [LOCAL if windowed else GLOBAL for windowed in model.windowed_layers]

@@ -138,15 +138,10 @@ def _positions(arguments: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _window(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """The window of attention. Raises UserError for one of another form."""
+    """The window of attention."""
     size, skip = arguments.get("window_size"), arguments.get("window_attn_skip_freq")
     if size is None or size[0] < 0:
         return {}
-    if isinstance(skip, list):
-        raise UserError(
-            "the checkpoint's network has windows by a list of layers, which is not imported",
-            code="network_not_importable",
-        )
     return {"sliding_window": size[0] + 1, **({"window_attn_skip_freq": skip} if skip else {})}
 
 
@@ -196,8 +191,9 @@ def network_of(model: ModelSpec) -> dict[str, Any]:
     found |= sentences.network(model)
     if model.position_embedding_type != "rope":
         found |= dict.fromkeys(("rotary_percent", "rotary_base", "rope_scaling"))
-    if model.sliding_window is None:
-        found["window_attn_skip_freq"] = None
+    found["window_attn_skip_freq"] = (
+        None if model.sliding_window is None else [int(each) for each in model.windowed_layers]
+    )
     if not model.has_experts:
         found |= dict.fromkeys(name for name in found if name.startswith("moe_"))
     else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from orchestrator.migration.combined_flags.base import FlagGroup
+from orchestrator.migration.combined_flags.experts import FREQUENCY
 from orchestrator.migration.megatron_flags.flag_writer import FlagWriter
 from orchestrator.migration.megatron_flags.given_flags import MEGATRON, GivenFlags
 from orchestrator.migration.report import WRITE_IT
@@ -217,9 +218,10 @@ def read_window(given: GivenFlags) -> None:
         given.write_it(name, WINDOW, "two whole numbers are expected: tokens before and after")
     if not given.has(skip):
         return
-    layers = given.number(skip)
-    if layers is None:
-        given.refuse_value(skip, SKIP, "a list of layers is not in this version: write a number")
+    try:
+        layers = FREQUENCY.read(given.text(skip) or "")
+    except ValueError as error:
+        given.write_it(skip, SKIP, str(error))
     else:
         given.carry(skip, SKIP, layers)
 
@@ -251,7 +253,7 @@ def write_window(writer: FlagWriter) -> None:
     if model.sliding_window is not None:
         writer.add("MODEL", "window-size", f"{model.sliding_window - 1},0")
         if model.window_attn_skip_freq is not None:
-            writer.add("MODEL", "window-attn-skip-freq", model.window_attn_skip_freq)
+            writer.add("MODEL", "window-attn-skip-freq", FREQUENCY.write(model.window_attn_skip_freq))
 
 
 VARIANTS = (

@@ -51,6 +51,5 @@ def attended(model: ModelSpec) -> float:
     length, window = model.seq_length, model.sliding_window
     if window is None or window >= length:
         return length
-    full = 0 if model.window_attn_skip_freq is None else model.num_layers // model.window_attn_skip_freq
-    share = full / model.num_layers
+    share = model.windowed_layers.count(False) / model.num_layers
     return share * length + (1 - share) * window * (2 - window / length)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from megatron.core.transformer.transformer_config import TransformerConfig
+from megatron.core.transformer.utils import is_layer_window_attention
 
 from orchestrator.models.blocks.registry import GROUPED_QUERY
 
@@ -61,5 +62,5 @@ class LayerConfig(TransformerConfig):
 
     def window_of(self, layer_number: int) -> int | None:
         """Tokens that a token attends to in a layer, itself included; None for all. Layers count from 1."""
-        skipped = self.window_attn_skip_freq is not None and layer_number % self.window_attn_skip_freq == 0
-        return None if self.window_size is None or skipped else self.window_size[0] + 1
+        windowed = is_layer_window_attention(self.window_size, self.window_attn_skip_freq, layer_number)
+        return self.window_size[0] + 1 if windowed else None

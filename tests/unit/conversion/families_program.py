@@ -92,6 +92,13 @@ def configurations() -> dict[str, Any]:
         "llama2": transformers.LlamaConfig(**{**SIZES, "num_key_value_heads": 4}),
         "llama3": transformers.LlamaConfig(**SIZES, rope_parameters=LLAMA3, tie_word_embeddings=True),
         "mistral": transformers.MistralConfig(**SIZES, head_dim=16, sliding_window=5),
+        "ministral": transformers.MinistralConfig(
+            **{**SIZES, "num_hidden_layers": 4, "head_dim": 16, "sliding_window": 5},
+            layer_types=["full_attention", *["sliding_attention"] * 3],
+        ),
+        "qwen2-windows": transformers.Qwen2Config(
+            **{**SIZES, "num_hidden_layers": 4}, use_sliding_window=True, sliding_window=5, max_window_layers=3
+        ),
         "mixtral": transformers.MixtralConfig(**SIZES, num_local_experts=4, sliding_window=5, rope_theta=10000.0),
         "qwen3-moe": transformers.Qwen3MoeConfig(
             **SIZES, head_dim=16, moe_intermediate_size=40, num_experts=4, num_experts_per_tok=2, norm_topk_prob=True

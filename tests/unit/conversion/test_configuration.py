@@ -33,6 +33,7 @@ LLAMA: dict[str, Any] = {
 TWICE = ["full_attention", "full_attention", "sliding_attention"]
 PRESETS = {
     **{"llama3-8b": "llama", "llama3.1-8b": "llama", "mistral-7b": "mistral", "qwen2.5-7b": "qwen2"},
+    "ministral-8b": "ministral",
     **{"qwen3-8b": "qwen3", "gemma-2b": "gemma", "gpt2": "gpt2"},
     **{"mixtral-8x7b": "mixtral", "bert-345m": "megatron-bert", "bert-base": "bert"},
     # Phi-3 and Phi-4 are those networks, with two pairs of matrices joined in their files.
@@ -127,11 +128,19 @@ GLM = {"model_type": "glm4_moe", "first_k_dense_replace": 0}
             {"model_type": "gemma2", "layer_types": ["chunked_attention"]},
             ("unsupported_config_value", "layer_types", "chunked_attention"),
         ),
-        ({"model_type": "gemma2", "num_hidden_layers": 3, "layer_types": TWICE}, ("unsupported_config_value",)),
         (
             {"model_type": "gemma2", "sliding_window_pattern": 0},
             ("unsupported_config_value", "sliding_window_pattern", "0"),
         ),
+        (
+            {"model_type": "qwen2", "layer_types": ["sliding_attention"]},
+            ("unsupported_config_value", "layer_types", "sliding_window", "null"),
+        ),
+        (
+            {"model_type": "qwen3", "use_sliding_window": True, "max_window_layers": -1},
+            ("unsupported_config_value", "-1"),
+        ),
+        ({"model_type": "qwen3_moe", "use_sliding_window": True}, ("unsupported_config_value", "use_sliding_window")),
         ({"model_type": "gemma2", "sliding_window": None}, ("unsupported_config_value", "sliding_window", "null")),
         (
             {"model_type": "gemma2", "query_pre_attn_scalar": 0.5},
@@ -219,6 +228,29 @@ def test_what_config_json_cannot_say_is_refused(preset: str, more: dict[str, Any
     model = job_of({"preset": preset, **more}).model
     with refused(*refusal):
         to_config(model, family_of_model(model), 100)
+
+
+@pytest.mark.parametrize(
+    ("model_type", "more", "window", "freq"),
+    [
+        ("gemma2", {"layer_types": TWICE}, 4096, [0, 0, 1]),
+        ("ministral", {"layer_types": TWICE}, 4096, [0, 0, 1]),
+        ("ministral", {"layer_types": TWICE[::-1]}, 4096, [1, 0, 0]),
+        ("ministral", {"layer_types": TWICE[1:] + TWICE[:1]}, 4096, [0, 1, 0]),
+        ("ministral", {"layer_types": [TWICE[2], TWICE[0], TWICE[2]]}, 4096, 2),
+        ("qwen2", {"use_sliding_window": True, "max_window_layers": 1}, 4096, [0, 1, 1]),
+        ("qwen3", {"use_sliding_window": True, "sliding_window": 7, "layer_types": TWICE}, 7, [0, 0, 1]),
+        ("qwen3", {"use_sliding_window": True, "max_window_layers": 0}, 4096, None),
+        ("qwen2", {"use_sliding_window": True}, None, None),
+        ("qwen2", {"sliding_window": 7}, None, None),
+    ],
+)
+def test_windows_of_some_layers(model_type: str, more: dict[str, Any], window: int | None, freq: Any) -> None:
+    config, family = {**LLAMA, "num_hidden_layers": 3, **more}, family_of_type(model_type)
+    model = job_of(to_model(config, family)).model
+    assert (model.sliding_window, model.window_attn_skip_freq) == (window, freq)
+    again = job_of(to_model(to_config(model, family, 256), family)).model
+    assert (again.sliding_window, again.windowed_layers) == (window, model.windowed_layers)
 
 
 def test_positions_of_published_and_of_newer_files() -> None:

@@ -236,7 +236,6 @@ def test_what_an_optimizer_says_beside_its_tensors(state: Any, resumable: bool) 
         ("qk_l2_norm", True),
         ("glu_linear_offset", 1.0),
         ("linear_attention_freq", [1, 0, 1, 0]),
-        ("window_attn_skip_freq", [1, 0, 1, 0]),
     ],
 )
 def test_networks_that_are_not_here_are_refused(argument: str, value: Any, windowed: dict[str, Any]) -> None:

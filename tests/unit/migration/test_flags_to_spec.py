@@ -74,6 +74,7 @@ def test_what_megatron_does_without_flags_is_written(flags: Flags) -> None:
         ("--window-size 127,0", "model.sliding_window", 128),
         ("--window-size (127,0) --window-attn-skip-freq 2", "model.window_attn_skip_freq", 2),
         ("--window-size=-1,0", "model.sliding_window", None),
+        ("--window-size 127,0 --window-attn-skip-freq [1,0]*2", "model.window_attn_skip_freq", [1, 0, 1, 0]),
         ("--window-attn-skip-freq 2", "model.window_attn_skip_freq", None),
         (f"{ROPE} --no-rope-freq 2", "model.no_rope_freq", 2),
         ("--no-rope-freq 2", "model.no_rope_freq", None),

@@ -68,7 +68,7 @@ def test_a_mask_that_no_layer_takes_changes_nothing() -> None:
         ("--pad-vocab-size-to 51200", "model.make_vocab_size_divisible_by=51200"),
         ("--no-weight-decay-cond-type apply_wd_to_qk_layernorm", "optimizer.apply_wd_to_qk_layernorm=true"),
         ("--use-te-activation-func --disable-bias-linear", "model.activation=gelu_tanh"),
-        ("--window-size 10,0 --window-attn-skip-freq [1,0]", "model.window_attn_skip_freq=2"),
+        ("--window-size 10,0 --window-attn-skip-freq [1,2]", "model.window_attn_skip_freq=2"),
         ("--position-embedding-type rope --no-rope-freq [0,1]", "model.no_rope_freq=2"),
         ("--step-batch-size-schedule 0:8 10:16", "batch.rampup_batch_size=null"),
         ("--fp4-format e2m1", "precision.fp8=null"),

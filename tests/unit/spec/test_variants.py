@@ -31,7 +31,7 @@ MODELS = st.fixed_dictionaries(
         "rotary_percent": st.sampled_from((0.5, 1.0)),
         "rope_scaling": SCALINGS,
         "sliding_window": st.sampled_from((1, 64, 10**6)),
-        "window_attn_skip_freq": st.sampled_from((1, 2, 100)),
+        "window_attn_skip_freq": st.sampled_from((1, 2, 100, [0, 1, 1, 0], [0] * 4, [1, 0])),
     },
 )
 DEFAULTS = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "beta_fast": 32.0, "beta_slow": 1.0}
@@ -50,7 +50,8 @@ def is_legal(model: dict[str, Any]) -> bool:
     part = model.get("rotary_percent", 1.0) < 1
     if part and not rotary:
         return False
-    if "window_attn_skip_freq" in model and ("sliding_window" not in model or model["window_attn_skip_freq"] == 1):
+    skip = model.get("window_attn_skip_freq")
+    if skip is not None and ("sliding_window" not in model or skip in (1, [0] * 4, [1, 0])):
         return False
     scaling = model.get("rope_scaling")
     if scaling is None:
@@ -85,6 +86,12 @@ REFUSED: dict[tuple[str, ...], list[str]] = {
     ("model={rope_scaling: {type: linear, factor: 2, beta_fast: 9}}",): ["rope_scaling model.rope_scaling.beta_fast"],
     ("model={rope_scaling: {type: linear, factor: 0.5}}",): ["out_of_range model.rope_scaling.factor"],
     ("model={rope_scaling: {type: ntk, factor: 2}}",): ["unknown_choice model.rope_scaling.type"],
+    ("model={sliding_window: 8, window_attn_skip_freq: [1, 0]}",): [
+        "window_of_some_layers model.window_attn_skip_freq"
+    ],
+    ("model={sliding_window: 8, window_attn_skip_freq: [0, 0, 0, 0]}",): [
+        "window_of_some_layers model.window_attn_skip_freq"
+    ],
     ("model={window_attn_skip_freq: 2}",): ["window_of_some_layers model.window_attn_skip_freq"],
     ("model.v_head_dim=64",): ["latents_are_there model.v_head_dim"],
     ("model={kv_lora_rank: 16, position_embedding_type: learned_absolute}",): [

@@ -21,12 +21,15 @@ from orchestrator.conversion.hugging_face.families.mixture_of_experts.mixtral im
     shared_expert,
     with_experts,
 )
+from orchestrator.conversion.hugging_face.layer_types import SWITCHED_WINDOWS
 from orchestrator.conversion.hugging_face.routing import LISTED_LAYERS, NORMALIZED_SOFTMAX, WIDTHS
 from orchestrator.models.blocks.weights import Rule
 
 QKV_BIAS = Rule(
     f"{ATTENTION}linear_qkv.bias", tuple(f"{THEIR_ATTENTION}{part}_proj.bias" for part in "qkv"), "interleaved_qkv"
 )
+
+_FIXED = {field: value for field, value in FIXED.items() if field not in SWITCHED_WINDOWS.fields}
 
 QWEN2 = replace(
     LLAMA,
@@ -35,11 +38,13 @@ QWEN2 = replace(
     architecture="Qwen2ForCausalLM",
     rules=(*FIRST, QKV, QKV_BIAS, *REST),
     sizes=SIZES,
-    fixed={**FIXED, "add_qkv_bias": True},
-    constants={"use_sliding_window": False},
-    defaults={**DEFAULTS, "num_key_value_heads": 32, "max_position_embeddings": 32768},
-    # Of windows, which use_sliding_window says there are none of.
-    ignored=frozenset({"sliding_window", "max_window_layers"}),
+    fixed={**_FIXED, "add_qkv_bias": True},
+    constants={},
+    defaults={
+        **{**DEFAULTS, "num_key_value_heads": 32, "max_position_embeddings": 32768},
+        **{"use_sliding_window": False, "sliding_window": 4096, "max_window_layers": 28},
+    },
+    derived=(SWITCHED_WINDOWS,),
 )
 
 QK_NORMS = tuple(
@@ -53,8 +58,8 @@ QWEN3 = replace(
     model_type="qwen3",
     architecture="Qwen3ForCausalLM",
     rules=(*_NORMED, *REST),
-    fixed={**FIXED, "qk_layernorm": True},
-    constants={"use_sliding_window": False, "attention_bias": False},
+    fixed={**_FIXED, "qk_layernorm": True},
+    constants={"attention_bias": False},
     defaults={**QWEN2.defaults, "head_dim": 128},
 )
 
@@ -74,7 +79,8 @@ QWEN3_MOE = replace(
         "moe_router_topk": "num_experts_per_tok",
         "moe_aux_loss_coeff": "router_aux_loss_coef",
     },
-    fixed=fixed_with_experts(QWEN3.fixed, *_SAID),
+    fixed={**fixed_with_experts(FIXED, *_SAID), "qk_layernorm": True},
+    constants={"use_sliding_window": False, "attention_bias": False},
     defaults={
         **{key: value for key, value in QWEN3.defaults.items() if key != "head_dim"},
         **{"num_key_value_heads": 4, "moe_intermediate_size": 768, "num_experts": 128, "num_experts_per_tok": 8},
@@ -83,6 +89,8 @@ QWEN3_MOE = replace(
     repeated={"num_local_experts": "num_experts"},
     aliases={"num_local_experts": "num_experts"},
     derived=(LISTED_LAYERS, WIDTHS, NORMALIZED_SOFTMAX),
+    # Of windows, which use_sliding_window says there are none of.
+    ignored=frozenset({"sliding_window", "max_window_layers"}),
 )
 
 QWEN2_MOE = replace(
@@ -108,7 +116,7 @@ QWEN2_MOE = replace(
         **fixed_with_experts(FIXED, *_SAID, "add_qkv_bias", "moe_shared_expert_intermediate_size"),
         "moe_shared_expert_gate": True,
     },
-    constants=QWEN2.constants,
+    constants={"use_sliding_window": False},
     defaults={
         **{**QWEN3_MOE.defaults, "num_key_value_heads": 16, "moe_intermediate_size": 1408, "num_experts": 60},
         **{"num_experts_per_tok": 4, "intermediate_size": 5632, "shared_expert_intermediate_size": 5632},

@@ -16,7 +16,7 @@ from orchestrator.conversion.hugging_face.families.llama_variants.granite import
 from orchestrator.conversion.hugging_face.families.llama_variants.olmo import OLMO2
 from orchestrator.conversion.hugging_face.families.llama_variants.smollm import SMOLLM3
 from orchestrator.conversion.hugging_face.families.llava import LLAVA, LLAVA_MISTRAL, LLAVA_QWEN2
-from orchestrator.conversion.hugging_face.families.mistral import MISTRAL
+from orchestrator.conversion.hugging_face.families.mistral import MINISTRAL, MISTRAL
 from orchestrator.conversion.hugging_face.families.mixture_of_experts.deepseek import (
     DEEPSEEK_V2,
     DEEPSEEK_V2_DENSE,
@@ -45,7 +45,8 @@ from orchestrator.spec.job import JobSpec
 from orchestrator.spec.model import ModelSpec
 
 FAMILIES = (
-    *(LLAMA, MISTRAL, MIXTRAL, QWEN2, QWEN2_MOE, QWEN3, QWEN3_MOE, QWEN3_NEXT, GLM4_MOE, GEMMA, GEMMA2, GEMMA3, GPT2),
+    *(LLAMA, MISTRAL, MINISTRAL, MIXTRAL, QWEN2, QWEN2_MOE, QWEN3, QWEN3_MOE, QWEN3_NEXT, GLM4_MOE, GPT2),
+    *(GEMMA, GEMMA2, GEMMA3),
     *(PHI3, STARCODER2, STABLELM, NEMOTRON, OLMO2, GRANITE, SMOLLM3, GLM4),
     *(GPT_NEOX, FALCON_TWO_NORMS, FALCON),
     *(OLMOE, GRANITE_MOE, GRANITE_MOE_SHARED),

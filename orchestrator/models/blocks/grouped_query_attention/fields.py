@@ -12,7 +12,7 @@ from orchestrator.fields.values import Fraction, Number, Positive, PositiveNumbe
 from orchestrator.models.blocks.grouped_query_attention.rope_scaling import RopeScaling
 
 if TYPE_CHECKING:
-    from orchestrator.models.blocks.model_fields import Fields
+    from orchestrator.models.blocks.model_fields import Fields, GroupedQueryFields
 
 _RELATIVE = ("model.position_embedding_type", "relative")
 _ROPE = ("model.position_embedding_type", "rope")
@@ -73,8 +73,11 @@ class GroupedQueryAttentionSpec(Section):
     ] = None
     """Tokens that a token attends to: itself and those just before it. All by default. (Megatron's `window_size` does
     not count the token itself.)"""
-    window_attn_skip_freq: Annotated[Positive | None, resume.LOGIC] = None
-    """Every layer whose number (from 1) is a multiple of this attends to all tokens, despite `sliding_window`."""
+    window_attn_skip_freq: Annotated[
+        Positive | list[Literal[0, 1]] | None, resume.same_or(lambda job: job.model.windowed_layers, resume.LOGIC)
+    ] = None
+    """Every layer whose number (from 1) is a multiple of this attends to all tokens, despite `sliding_window`; or a
+    list of 1 (window) and 0 (all tokens) for each layer."""
     attention_logit_softcapping: Annotated[
         PositiveNumber | None, resume.LOGIC, AlsoCalled("attn_logit_softcapping")
     ] = None
@@ -126,6 +129,16 @@ class GroupedQueryAttentionSpec(Section):
     def scale_of_scores(self: "Fields") -> float:
         """What attention scores are multiplied by."""
         return self.softmax_scale or 1 / math.sqrt(self.head_dim)
+
+    @property
+    def windowed_layers(self: "GroupedQueryFields") -> tuple[bool, ...]:
+        """For each layer whether its tokens attend within `sliding_window` alone."""
+        skip, numbers = self.window_attn_skip_freq, range(1, self.num_layers + 1)
+        if self.sliding_window is None:
+            return (False,) * self.num_layers
+        if isinstance(skip, list):
+            return tuple(bool(each) for each in skip)
+        return tuple(skip is None or number % skip != 0 for number in numbers)
 
     @property
     def rotates_by_layer(self) -> bool:

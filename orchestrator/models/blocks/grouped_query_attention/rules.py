@@ -157,6 +157,13 @@ def window_of_some_layers(job: Job[GroupedQueryFields]) -> Iterator[Problem]:
     elif model.window_attn_skip_freq == 1:
         message = "with 1, no layer has a window"
         yield Problem(message, (SKIP, WINDOW), "leave both out, or write 2 or more")
+    elif isinstance(model.window_attn_skip_freq, list):
+        count = len(model.window_attn_skip_freq)
+        if count != model.num_layers:
+            message = f"window_attn_skip_freq has {count} entries for num_layers {model.num_layers}"
+            yield Problem(message, (SKIP, "model.num_layers"), "write one for each layer, or a number")
+        elif 1 not in model.window_attn_skip_freq:
+            yield Problem("no layer has a window", (SKIP, WINDOW), "leave both out, or write 1 for some layers")
 
 
 def positions_by_layer(job: Job[GroupedQueryFields]) -> Iterator[Problem]:

@@ -84,8 +84,7 @@ def attention_of_variant(setting: Setting, causal: ForwardBackward) -> ForwardBa
     whole = _in_pieces(setting, causal)
     if window is None or window >= length:
         return whole
-    skipped = 0 if model.window_attn_skip_freq is None else model.num_layers // model.window_attn_skip_freq
-    full = skipped / model.num_layers
+    full = model.windowed_layers.count(False) / model.num_layers
     if setting.kernels.fused_attention and setting.cp == 1:
         seen = window * (2 * length - window) / length**2  # of the pairs below the diagonal
         local = ForwardBackward(seen * causal.forward, seen * causal.backward)
