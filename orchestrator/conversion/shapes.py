@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from orchestrator.conversion.weight_mapping import DECODER, VISION, layers_differ, stack_of
 from orchestrator.models.blocks.grouped_query_attention.matrices import cross_matrices
 from orchestrator.models.blocks.mlp import matrices as mlp
+from orchestrator.models.blocks.state_space import weights as state_space
 from orchestrator.models.blocks.weights import linears
 from orchestrator.spec.model import ModelSpec
 from orchestrator.spec.vision import VisionSpec
@@ -20,6 +21,8 @@ def shape_of(key: str, model: ModelSpec, rows: int) -> tuple[int, ...]:
     number, dot, rest = name.partition(".")
     if dot and number.isdecimal():
         name = rest
+    if name.startswith(_MIXER):
+        return state_space.weights(model)[name.removeprefix(_MIXER)]
     if name == _GATE:
         return (1, hidden)
     if name.startswith(_ATTENTION):
@@ -48,7 +51,7 @@ def shape_of(key: str, model: ModelSpec, rows: int) -> tuple[int, ...]:
     return matrix if kind == "weight" else matrix[:1]
 
 
-_ATTENTION, _CROSS_ATTENTION = "self_attention.", "cross_attention."
+_ATTENTION, _CROSS_ATTENTION, _MIXER = "self_attention.", "cross_attention.", "mixer."
 _GATE = "mlp.shared_experts.gate_weight"
 _MLPS: Mapping[str, Callable[[ModelSpec], int]] = {
     "mlp.": lambda model: model.ffn_size,

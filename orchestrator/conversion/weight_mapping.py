@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from orchestrator.models.blocks.registry import GROUPED_QUERY
 from orchestrator.models.blocks.weights import Rule
+from orchestrator.models.layers import layer_kinds
 from orchestrator.spec.model import ModelSpec
 
 ENCODER, DECODER, VISION = "encoder.layers.", "decoder.layers.", "vision.block.layers."
@@ -16,7 +17,7 @@ ENCODER, DECODER, VISION = "encoder.layers.", "decoder.layers.", "vision.block.l
 
 
 class Weight(NamedTuple):
-    """A rule at work: one tensor of ours, and those there that it is made of."""
+    """A rule at work: one weight of ours, and the tensors there that it is made of."""
 
     rule: Rule
     place: tuple[int, ...]
@@ -126,12 +127,12 @@ class Family:
 
     def weights(self, model: ModelSpec) -> Iterator[Weight]:
         """Every weight of a model, in the order in which it is computed."""
-        rules = [rule for rule in self.rules if _applies(rule, model)]
+        rules, kinds = [rule for rule in self.rules if _applies(rule, model)], layer_kinds(model)
         for stack, group in groupby(rules, lambda rule: stack_of(rule.ours)):
             of_stack = list(group)
             for layer in range(layers_of(stack, model)) if stack else (None,):
                 for rule in of_stack:
-                    if rule.only_in is None or model.moe_layers[layer or 0] == (rule.only_in == "routed"):
+                    if rule.only_in is None or kinds[layer or 0] == rule.only_in:
                         yield from _of_layer(rule, layer, model)
 
     def leaves_out(self, name: str, model: ModelSpec) -> bool:
@@ -172,8 +173,8 @@ def _of_layer(rule: Rule, layer: int | None, model: ModelSpec) -> Iterator[Weigh
 
 
 def layers_differ(model: ModelSpec) -> bool:
-    """Whether only some layers have experts: then each has keys of its own, with its number."""
-    return any(model.moe_layers) and not all(model.moe_layers)
+    """Whether only some layers have experts, or it is a hybrid: then each has keys of its own, with its number."""
+    return model.family.is_hybrid or (any(model.moe_layers) and not all(model.moe_layers))
 
 
 def stack_of(key: str) -> str:

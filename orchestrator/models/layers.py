@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from orchestrator.models.blocks.base import Matrix
 from orchestrator.models.blocks.registry import EXPERTS, MLP, STATE_SPACE, Block, attention_of
+
+if TYPE_CHECKING:
+    from orchestrator.models.blocks.weights import LayerKind
 
 Layer = tuple[Block, ...]
 """Its blocks, in the order in which they are computed: each a branch of the residual stream, with a norm before it."""
@@ -15,7 +18,7 @@ Layer = tuple[Block, ...]
 class Mixer(NamedTuple):
     """What a layer of a hybrid can be."""
 
-    name: str
+    name: LayerKind
     """For people."""
     block_of: Callable[[Any], Block]
     """From the model."""
@@ -37,6 +40,13 @@ def layers(model: Any) -> tuple[Layer, ...]:
     attention = attention_of(model)
     dense_and_routed = ((attention, MLP), (attention, EXPERTS))
     return tuple(map(dense_and_routed.__getitem__, model.moe_layers))
+
+
+def layer_kinds(model: Any) -> tuple[LayerKind, ...]:
+    """Of each layer, by what its weights are called."""
+    if model.family.is_hybrid:
+        return tuple(MIXERS[letter].name for letter in layer_pattern(model))
+    return tuple("routed" if has_experts else "dense" for has_experts in model.moe_layers)
 
 
 def matrices_of(model: Any, layer: Layer) -> tuple[Matrix, ...]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import shutil
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -102,17 +104,21 @@ def _parts(
     """All tensors, each made of what is read when it is written."""
     dtypes = _dtypes(published, weights)
 
-    def part(weight: Weight) -> TensorPart:
-        key, dtype = weight.rule.ours, dtypes[weight.rule.ours]
+    def parts(weight: Weight) -> Iterator[TensorPart]:
+        dtype, first = dtypes[weight.rule.ours], 0
+        for key in weight.rule.keys:
+            shape = shape_of(key, model, words.padded_size)
+            yield TensorPart(
+                key, weight.place, weight.within, shape, dtype, functools.partial(make, weight, first, shape[0])
+            )
+            first += shape[0]
 
-        def make() -> torch.Tensor:
-            theirs = [published.read(name) for name in weight.theirs]
-            tensor = TRANSFORMS[weight.rule.transform].to_ours(theirs, model, words.padded_size)
-            return tensor.to(dtype).contiguous()
+    def make(weight: Weight, first: int, rows: int) -> torch.Tensor:
+        theirs = [published.read(name) for name in weight.theirs]
+        tensor = TRANSFORMS[weight.rule.transform].to_ours(theirs, model, words.padded_size)
+        return tensor.narrow(0, first, rows).to(dtypes[weight.rule.ours]).contiguous()
 
-        return TensorPart(key, weight.place, weight.within, shape_of(key, model, words.padded_size), dtype, make)
-
-    return tuple(map(part, weights))
+    return tuple(part for weight in weights for part in parts(weight))
 
 
 def _dtypes(published: PublishedWeights, weights: list[Weight]) -> dict[str, torch.dtype]:
