@@ -47,6 +47,8 @@ FAMILIES = {
         "nemotron": "NemotronForCausalLM",
         "mamba2": "Mamba2ForCausalLM",
         "mamba2-wide": "Mamba2ForCausalLM",
+        "nemotron-h": "NemotronHForCausalLM",
+        "nemotron-h-gelu": "NemotronHForCausalLM",
         "granite": "GraniteForCausalLM",
         "smollm3": "SmolLM3ForCausalLM",
         "smollm3-rotated": "LlamaForCausalLM",  # which it is, with nothing else to tell it by
@@ -102,7 +104,7 @@ def test_logits_are_the_same(found: dict[str, dict[str, Any]], family: str) -> N
     assert entry["ours"] < 1e-5 * max(entry["spread"], 1.0)
 
 
-HYBRIDS = ("Mamba2ForCausalLM",)
+HYBRIDS = ("Mamba2ForCausalLM", "NemotronHForCausalLM")
 """Do not generate."""
 
 

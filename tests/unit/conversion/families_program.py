@@ -76,6 +76,12 @@ STATE_SPACE = {
 }
 
 
+HYBRID = {
+    **{**SIZES, "head_dim": 16, "ssm_state_size": 6, "mamba_head_dim": 8, "n_groups": 2, "chunk_size": 256},
+    "num_hidden_layers": 4,
+}
+
+
 def configurations() -> dict[str, Any]:
     """By name: every family, grouped queries, tied and untied, halves of unequal length."""
     return {
@@ -143,6 +149,11 @@ def configurations() -> dict[str, Any]:
         "mamba2": transformers.Mamba2Config(**STATE_SPACE, num_heads=8, expand=2, pad_token_id=0),
         "mamba2-wide": transformers.Mamba2Config(
             **STATE_SPACE, num_heads=12, expand=3, tie_word_embeddings=True, residual_in_fp32=False, pad_token_id=0
+        ),
+        "nemotron-h": transformers.NemotronHConfig(**HYBRID, hybrid_override_pattern="M-*M", mamba_num_heads=10),
+        "nemotron-h-gelu": transformers.NemotronHConfig(
+            **HYBRID,
+            **{"hybrid_override_pattern": "*-MM", "mamba_num_heads": 8, "mlp_hidden_act": "gelu_pytorch_tanh"},
         ),
         "granite": transformers.GraniteConfig(
             **SIZES,
@@ -267,7 +278,7 @@ def make(folder: Path, *names: str) -> None:
             if name == "bert-untied":  # of two biases it computes with the other
                 theirs.cls.predictions.bias.copy_(theirs.cls.predictions.decoder.bias)
         torch.save(logits(theirs), _made(folder / name) / "logits.pt")
-        if auto(config) is transformers.AutoModelForCausalLM and "mamba" not in config.model_type:
+        if auto(config) is transformers.AutoModelForCausalLM and not hasattr(config, "time_step_limit"):
             torch.save(greedy(theirs), folder / name / "greedy.pt")
         torch.save([seeing_ids(), images()], folder / name / "seen.pt")
         # Several files: an index, and weights of one layer in two of them.

@@ -44,6 +44,7 @@ PRESETS = {
     **{"granite3.1-2b": "granite", "smollm3-3b": "smollm3", "glm4-9b": "glm4", "glm4-32b": "glm4"},
     **{"olmo2-1b": "olmo2", "olmo2-32b": "olmo2"},
     **{"mamba2-130m": "mamba2", "mamba2-2.7b": "mamba2"},
+    **{"nemotron-h-4b": "nemotron_h", "nemotron-h-8b": "nemotron_h", "nemotron-h-47b": "nemotron_h"},
     **{"deepseek-v2-lite": "deepseek_v2", "deepseek-v2": "deepseek_v2"},
     **{"qwen3-30b-a3b": "qwen3_moe", "t5-base": "t5", "t5-v1.1-base": "t5"},
 }
