@@ -17,6 +17,7 @@ from orchestrator.models.blocks.grouped_query_attention.matrices import cross_ma
 from orchestrator.models.blocks.mlp import matrices as mlp
 from orchestrator.models.blocks.multi_token_prediction import matrices as multi_token_prediction
 from orchestrator.models.blocks.registry import TokenMixer
+from orchestrator.models.blocks.state_space import weights as state_space
 from orchestrator.models.blocks.weights import linears
 from orchestrator.models.layers import mixers_of
 from orchestrator.spec.model import ModelSpec
@@ -26,6 +27,11 @@ from orchestrator.spec.vision import VisionSpec
 def shape_of_weight(weight: Weight, model: ModelSpec, rows: int) -> tuple[int, ...]:
     """Of a weight of a family's table, of all experts that one tensor there has."""
     return (*weight.stacked, *shape_of(weight.rule.ours, model, rows))
+
+
+def shapes_of_weight(weight: Weight, model: ModelSpec, rows: int) -> dict[str, tuple[int, ...]]:
+    """Of each tensor that a checkpoint holds of it, by its key."""
+    return {key: (*weight.stacked, *shape_of(key, model, rows)) for key in weight.rule.keys}
 
 
 def shape_of(key: str, model: ModelSpec, rows: int) -> tuple[int, ...]:
@@ -38,6 +44,8 @@ def shape_of(key: str, model: ModelSpec, rows: int) -> tuple[int, ...]:
     number, dot, rest = name.partition(".")
     if dot and number.isdecimal():
         name = rest
+    if name.startswith(_MIXER):
+        return state_space.weights(model)[name.removeprefix(_MIXER)]
     if name == _GATE:
         return (1, hidden)
     if name.startswith(_ATTENTION):
@@ -76,7 +84,7 @@ def _of_further(key: str, model: ModelSpec, rows: int) -> tuple[int, ...]:
     return joined.get(name, (model.hidden_size,))
 
 
-_ATTENTION, _CROSS_ATTENTION = "self_attention.", "cross_attention."
+_ATTENTION, _CROSS_ATTENTION, _MIXER = "self_attention.", "cross_attention.", "mixer."
 _GATE = "mlp.shared_experts.gate_weight"
 _MLPS: Mapping[str, Callable[[ModelSpec], int]] = {
     "mlp.": lambda model: model.ffn_size,

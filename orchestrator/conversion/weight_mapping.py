@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from orchestrator.models.blocks.registry import GROUPED_QUERY
 from orchestrator.models.blocks.weights import Rule
-from orchestrator.models.layers import mixers_of
+from orchestrator.models.layers import layer_kinds, mixers_of
 from orchestrator.spec.model import ModelSpec
 
 ENCODER, DECODER, VISION = "encoder.layers.", "decoder.layers.", "vision.block.layers."
@@ -21,7 +21,7 @@ that is as the last one.
 
 
 class Weight(NamedTuple):
-    """A rule at work: one tensor of ours, and those there that it is made of."""
+    """A rule at work: one weight of ours, and the tensors there that it is made of."""
 
     rule: Rule
     place: tuple[int, ...]
@@ -140,13 +140,13 @@ class Family:
 
     def weights(self, model: ModelSpec) -> Iterator[Weight]:
         """Every weight of a model, in the order in which it is computed."""
-        rules = [rule for rule in self.rules if _applies(rule, model)]
+        rules, kinds = [rule for rule in self.rules if _applies(rule, model)], layer_kinds(model)
         mixers = mixers_of(model)
         for stack, group in groupby(rules, lambda rule: stack_of(rule.ours)):
             of_stack = list(group)
             for layer in range(layers_of(stack, model)) if stack else (None,):
                 for rule in of_stack:
-                    if rule.only_in is not None and model.moe_layers[layer or 0] != (rule.only_in == "routed"):
+                    if rule.only_in is not None and kinds[layer or 0] != rule.only_in:
                         continue
                     if rule.mixer in (None, mixers[layer or 0].name):
                         yield from _of_layer(rule, layer, model)
@@ -224,8 +224,11 @@ def _by_expert(
 
 
 def layers_differ(model: ModelSpec) -> bool:
-    """Whether only some layers have experts, or linear attention: then each has keys of its own, with its number."""
-    return model.has_linear_attention or (any(model.moe_layers) and not all(model.moe_layers))
+    """Whether only some layers have experts, or linear attention, or it is a hybrid: then each has keys of its own, with
+    its number.
+    """
+    some_routed = any(model.moe_layers) and not all(model.moe_layers)
+    return model.family.is_hybrid or model.has_linear_attention or some_routed
 
 
 def stack_of(key: str) -> str:

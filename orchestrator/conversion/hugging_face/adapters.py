@@ -41,7 +41,8 @@ def adapted(weight: Weight, weights: StoredWeights, model: ModelSpec) -> torch.T
 
     The sum is the one that generation makes: rounded to the format of the weights, it is the same to the last bit.
     """
-    stored = weights.read(weight.rule.ours, weight.place)
+    first, *others = (weights.read(key, weight.place) for key in weight.rule.keys)
+    stored = torch.cat([first, *others]) if others else first
     adapter = adapter_of(weight.rule.ours, model)
     if adapter is None:
         return stored

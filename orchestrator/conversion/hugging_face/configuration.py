@@ -13,6 +13,7 @@ from orchestrator.conversion.hugging_face.layer_types import GLOBAL, INTERVALS, 
 from orchestrator.conversion.hugging_face.vision import to_vision, to_vision_config
 from orchestrator.conversion.weight_mapping import Family, SameAs, only
 from orchestrator.errors import UserError
+from orchestrator.models.blocks.state_space.matrices import state_space_heads
 from orchestrator.spec.model import ModelSpec
 
 _SCALING: dict[str, tuple[str, ...]] = {
@@ -73,6 +74,7 @@ def to_config(model: ModelSpec, family: Family, vocab_size: int) -> dict[str, An
         "ffn_hidden_size": model.moe_ffn_size if model.has_experts else model.ffn_size,
         "moe_aux_loss_coeff": next(iter(model.auxiliary_losses.values()), 0.0),
         "softmax_scale": model.scale_of_scores,
+        "mamba_num_heads": state_space_heads(model),
     }
     for field, key in family.sizes.items():
         config[key] = resolved.get(field, getattr(model, field))
@@ -121,9 +123,9 @@ def _to_text_model(config: Mapping[str, Any], family: Family, place: str) -> dic
         if value is not None and not (field == "init_method_std" and value == 0):
             fields[field] = value
     for field in ("num_layers", "hidden_size", "num_attention_heads"):
-        if field not in fields:
+        if field in family.sizes and field not in fields:
             raise UserError(f"config.json has no {family.sizes[field]}", code="missing_config_key")
-    if whole(fields["num_layers"], family.sizes["num_layers"]) > _MOST_LAYERS:
+    if "num_layers" in fields and whole(fields["num_layers"], family.sizes["num_layers"]) > _MOST_LAYERS:
         raise no_network(family.sizes["num_layers"], fields["num_layers"])
     for each in family.derived:
         fields |= each.to_fields(lambda key: _said(config, key, family), fields)

@@ -19,7 +19,7 @@ from orchestrator.conversion.hugging_face.processor_files import image_token, wr
 from orchestrator.conversion.hugging_face.tokenizer_files import SpecialIds, write_tokenizer
 from orchestrator.conversion.hugging_face.transforms import TRANSFORMS
 from orchestrator.conversion.progress import progress
-from orchestrator.conversion.shapes import shape_of_weight
+from orchestrator.conversion.shapes import shape_of_weight, shapes_of_weight
 from orchestrator.conversion.staging import drafted, require_free, require_room
 from orchestrator.conversion.tensors.shards import Entry, ShardFiles, in_shards
 from orchestrator.conversion.tensors.stored_weights import StoredWeights
@@ -54,7 +54,7 @@ class Source:
         """What will be written. Raises CheckpointError when the checkpoint does not hold the model."""
         found = []
         weights = list(self.family.weights(self.model))
-        used = {weight.rule.ours for weight in weights}
+        used = {key for weight in weights for key in weight.rule.keys}
         used |= {key for weight in weights for key in self._beside(weight)}
         others = [key for key in self.weights.keys() if key not in used and not _NO_WEIGHT.match(key)]  # noqa: SIM118
         if others:
@@ -64,9 +64,8 @@ class Source:
                 code="unexpected_tensors",
             )
         for weight in weights:
-            key = weight.rule.ours
             self._check(weight)
-            shape = shape_of_weight(weight, self.model, max(self.weights.shape(key)[0], self.rows))
+            shape = shape_of_weight(weight, self.model, self._stored_rows(weight))
             dtype = self._dtype(weight)
             parts = self._parts(weight, torch.empty(shape, dtype=dtype, device="meta"))
             found += [Entry(name, tuple(part.shape), dtype) for name, part in zip(weight.theirs, parts, strict=True)]
@@ -100,7 +99,7 @@ class Source:
 
     def _dtype(self, weight: Weight) -> torch.dtype:
         wanted = torch.float32 if weight.rule.stays_fp32 else self.dtype
-        return wanted or self.weights.dtype(weight.rule.ours)
+        return wanted or self.weights.dtype(weight.rule.keys[0])
 
     def _parts(self, weight: Weight, tensor: torch.Tensor) -> Any:
         return TRANSFORMS[weight.rule.transform].to_theirs(tensor, self.model, self.rows)
@@ -111,11 +110,15 @@ class Source:
         return {} if adapter is None else adapter.shapes
 
     def _check(self, weight: Weight) -> None:
-        key = weight.rule.ours
-        rows = self.weights.shape(key)[0] if key in self.weights else 0
-        shapes = {key: shape_of_weight(weight, self.model, max(rows, self.rows)), **self._beside(weight)}
-        for name, shape in shapes.items():
+        rows = self._stored_rows(weight)
+        shapes = shapes_of_weight(weight, self.model, rows)
+        for name, shape in {**shapes, **self._beside(weight)}.items():
             require_stored(self.weights, name, (*weight.within, *shape))
+
+    def _stored_rows(self, weight: Weight) -> int:
+        """Of a table of tokens, which may be padded."""
+        key = weight.rule.keys[0]
+        return max(self.weights.shape(key)[0] if key in self.weights else 0, self.rows)
 
 
 def require_stored(weights: StoredWeights, key: str, shape: tuple[int, ...]) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import shutil
 import time
+from collections.abc import Iterator
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -13,7 +15,7 @@ from megatron.core.dist_checkpointing.core import CheckpointingConfig, save_conf
 
 from orchestrator.conversion.hugging_face.transforms import TRANSFORMS
 from orchestrator.conversion.progress import progress
-from orchestrator.conversion.shapes import shape_of_weight
+from orchestrator.conversion.shapes import shape_of_weight, shapes_of_weight
 from orchestrator.conversion.staging import require_room
 from orchestrator.conversion.tensors.safetensors_reader import PublishedWeights
 from orchestrator.conversion.tensors.tensor_writer import TensorPart, write_tensors
@@ -115,18 +117,20 @@ def _parts(
     """All tensors, each made of what is read when it is written."""
     dtypes = _dtypes(published, weights)
 
-    def part(weight: Weight) -> TensorPart:
-        key, dtype = weight.rule.ours, dtypes[weight.rule.ours]
+    def parts(weight: Weight) -> Iterator[TensorPart]:
+        dtype, first = dtypes[weight.rule.ours], 0
+        for key, shape in shapes_of_weight(weight, model, words.padded_size).items():
+            yield TensorPart(
+                key, weight.place, weight.within, shape, dtype, functools.partial(make, weight, first, shape[0])
+            )
+            first += shape[0]
 
-        def make() -> torch.Tensor:
-            theirs = [published.read(name) for name in weight.theirs]
-            tensor = TRANSFORMS[weight.rule.transform].to_ours(theirs, model, words.padded_size)
-            return tensor.to(dtype).contiguous()
+    def make(weight: Weight, first: int, rows: int) -> torch.Tensor:
+        theirs = [published.read(name) for name in weight.theirs]
+        tensor = TRANSFORMS[weight.rule.transform].to_ours(theirs, model, words.padded_size)
+        return tensor.narrow(0, first, rows).to(dtypes[weight.rule.ours]).contiguous()
 
-        shape = shape_of_weight(weight, model, words.padded_size)
-        return TensorPart(key, weight.place, weight.within, shape, dtype, make)
-
-    return tuple(map(part, weights))
+    return tuple(part for weight in weights for part in parts(weight))
 
 
 def _dtypes(published: PublishedWeights, weights: list[Weight]) -> dict[str, torch.dtype]:

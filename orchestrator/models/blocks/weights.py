@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from orchestrator.models.blocks.model_fields import Fields
 
 Shapes = dict[str, tuple[int, ...]]
+LayerKind = Literal["dense", "routed", "state space", "attention", "MLP"]
+"""A layer with an MLP or with experts behind its attention; of a hybrid, its only block."""
 
 
 def linears(matrices: Iterable[Matrix]) -> Shapes:
@@ -47,12 +49,19 @@ class Rule:
     of_experts: bool | Literal["stacked"] = False
     """Keys of experts hold those of all, along their second dimension. `stacked`: as tensors there do along their
     first."""
-    only_in: Literal["dense", "routed"] | None = None
-    """Only in layers with an MLP, or only in those with experts."""
+    only_in: LayerKind | None = None
+    """Only in layers of this kind."""
     mixer: str | None = None
     """Only in layers that attend with this block of `models.blocks`."""
     stays_fp32: bool = False
     """Is written in fp32 whatever format the others have."""
+    parts: tuple[str, ...] = ()
+    """Of a weight whose rows a checkpoint holds in several tensors: how their keys end, in the order of the rows."""
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """Of all tensors that a checkpoint holds of it."""
+        return tuple(f"{self.ours}.{part}" for part in self.parts) or (self.ours,)
 
 
 @dataclass(frozen=True)

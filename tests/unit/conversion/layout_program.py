@@ -9,6 +9,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from megatron.core import dist_checkpointing
+from support import mamba_stub
 from support.megatron_saving import save_at_once
 
 from orchestrator.inference.generation.decoder import DecoderRunner
@@ -36,6 +37,7 @@ def main() -> int:
     folder, name, tp, pp = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
     runs = {path.parent.name: RunDir(path) for path in sorted(folder.glob("*/run"))}
     jobs = {family: _at(load_resolved(run.resolved()), tp, pp) for family, run in runs.items()}
+    mamba_stub.install()
     device = select_device("cpu", threads=1)
     megatron_compat.apply(device)
     ranks, groups = start_process_groups(next(iter(jobs.values())), device, 60.0)

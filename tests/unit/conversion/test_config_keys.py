@@ -32,6 +32,9 @@ with warnings.catch_warnings():
 SIZES = ("num_layers", "hidden_size", "num_attention_heads", "ffn_hidden_size")
 HEADS = {"head_dim": 128}
 """Of a class without a default, whose hidden size is no multiple of the heads."""
+LAYERS = {"layers_block_type": ["linear_attention", "mlp", "full_attention"]}
+"""Of one whose default has experts."""
+GIVEN = {"glm4_moe": HEADS, "nemotron_h": LAYERS}
 BY_NAME = pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name.replace(" ", "-"))
 
 
@@ -39,8 +42,7 @@ def configuration(family: Family, **more: Any) -> Any:
     """The class of transformers with its defaults, and with what alone is imported of one."""
     if family.decoder is not None:
         more["text_config"] = configuration(family.decoder)
-    if family.model_type == "glm4_moe":
-        more |= HEADS
+    more |= GIVEN.get(family.model_type, {})
     if "first_k_dense_replace" in family.aliases:  # has no experts
         more["first_k_dense_replace"] = transformers.CONFIG_MAPPING[family.model_type]().num_hidden_layers
     return transformers.CONFIG_MAPPING[family.model_type](**more)
@@ -97,8 +99,7 @@ def test_what_is_left_out_is_as_in_transformers(family: Family) -> None:
     else:
         small = {key: full[key] for field in SIZES if (key := family.sizes.get(field)) and full[key]}
         small["vocab_size"] = full["vocab_size"]
-    if family.model_type == "glm4_moe":
-        small |= HEADS
+    small |= GIVEN.get(family.model_type, {})
     left_out, said = (resolved(to_model(config, family)) for config in (small, full))
     assert left_out == said
 
@@ -179,6 +180,30 @@ def test_an_unknown_key_is_refused_by_name(family: Family, key: str, value: Any,
         ),
         ("mt5", {"scale_decoder_outputs": True}, ("unknown_config_keys", "scale_decoder_outputs")),
         ("bert", {"embedding_size": 128}, ("unknown_config_keys", "embedding_size")),
+        ("mamba2", {"conv_kernel": 3}, ("unsupported_config_value", "conv_kernel", "3")),
+        ("mamba2", {"use_conv_bias": False}, ("unsupported_config_value", "use_conv_bias", "false")),
+        ("mamba2", {"use_bias": True}, ("unsupported_config_value", "use_bias", "true")),
+        ("mamba2", {"layer_norm_epsilon": 1e-6}, ("unsupported_config_value", "layer_norm_epsilon")),
+        ("mamba2", {"hidden_act": "gelu"}, ("unsupported_config_value", "hidden_act", "gelu")),
+        ("mamba2", {"expand": 3}, ("unsupported_config_value", "expand", "3")),
+        ("mamba2", {"time_step_limit": [0.0, 0.1]}, ("unsupported_config_value", "time_step_limit")),
+        ("nemotron_h", {"layers_block_type": ["moe"]}, ("unsupported_config_value", "layers_block_type", "moe")),
+        (
+            "nemotron_h",
+            {"layers_block_type": None, "hybrid_override_pattern": "ME*"},
+            ("unsupported_config_value", "hybrid_override_pattern", "ME*"),
+        ),
+        (
+            "nemotron_h",
+            {"hybrid_override_pattern": "MMM"},
+            ("unsupported_config_value", "hybrid_override_pattern", "MMM"),
+        ),
+        ("nemotron_h", {"tie_word_embeddings": True}, ("unsupported_config_value", "tie_word_embeddings", "true")),
+        ("nemotron_h", {"num_hidden_layers": 4}, ("unsupported_config_value", "num_hidden_layers", "4")),
+        ("nemotron_h", {"num_nextn_predict_layers": 1}, ("unsupported_config_value", "num_nextn_predict_layers", "1")),
+        ("nemotron_h", {"mamba_proj_bias": True}, ("unsupported_config_value", "mamba_proj_bias", "true")),
+        ("nemotron_h", {"attention_head_dim": 64}, ("conflicting_config_values", "attention_head_dim", "head_dim")),
+        ("nemotron_h", {"mamba_n_groups": 4}, ("unknown_config_keys", "mamba_n_groups")),
         ("llava", {"mm_vision_tower": "clip"}, ("unknown_config_keys", "mm_vision_tower")),
     ],
 )
@@ -235,6 +260,29 @@ PUBLISHED: dict[str, dict[str, Any]] = {
         **{"num_hidden_layers": 28, "num_key_value_heads": 4, "rms_norm_eps": 1e-6, "sliding_window": 4096},
         **{"tie_word_embeddings": False, "torch_dtype": "bfloat16", "use_mrope": False, "use_sliding_window": False},
         **{"transformers_version": "4.44.0", "use_cache": True, "vocab_size": 152064},
+    },
+    "mamba2-130m-hf": {
+        **{"model_type": "mamba2", "architectures": ["Mamba2ForCausalLM"], "bos_token_id": 0, "chunk_size": 256},
+        **{"conv_kernel": 4, "eos_token_id": 0, "expand": 2, "head_dim": 64, "hidden_act": "silu", "hidden_size": 768},
+        **{"initializer_range": 0.1, "layer_norm_epsilon": 1e-5, "n_groups": 1, "num_heads": 24, "pad_token_id": 0},
+        **{"num_hidden_layers": 24, "rescale_prenorm_residual": False, "residual_in_fp32": True, "rms_norm": True},
+        **{"state_size": 128, "tie_word_embeddings": True, "time_step_floor": 1e-4, "time_step_max": 0.1},
+        **{"time_step_limit": [0.0, float("inf")], "time_step_min": 0.001, "time_step_rank": 48, "use_bias": False},
+        **{"norm_before_gate": True, "torch_dtype": "float32", "use_cache": True, "use_conv_bias": True},
+        "vocab_size": 50288,
+    },
+    "nemotron-h-8b": {
+        **{"model_type": "nemotron_h", "attention_bias": False, "attention_head_dim": 128, "attention_dropout": 0.0},
+        **{"auto_map": {"AutoConfig": "configuration_nemotron_h.NemotronHConfig"}, "chunk_size": 128, "expand": 2},
+        **{"conv_kernel": 4, "hidden_dropout": 0.0, "hidden_size": 4096, "initializer_range": 0.02},
+        **{"hybrid_override_pattern": "M-M-M-M*-M-M-M-M-M*-M-M-M-M-M*-M-M-M-M-M*-M-M-M-M-M-", "vocab_size": 131072},
+        **{"intermediate_size": 21504, "layer_norm_epsilon": 1e-5, "mamba_head_dim": 64, "mamba_hidden_act": "silu"},
+        **{"mamba_num_heads": 128, "mamba_proj_bias": False, "max_position_embeddings": 8192, "mlp_bias": False},
+        **{"mlp_hidden_act": "relu2", "n_groups": 8, "num_attention_heads": 32, "num_hidden_layers": 52},
+        **{"num_key_value_heads": 8, "num_logits_to_keep": 1, "rescale_prenorm_residual": True, "rms_norm_eps": 1e-5},
+        **{"residual_in_fp32": False, "sliding_window": None, "ssm_state_size": 128, "tie_word_embeddings": False},
+        **{"time_step_floor": 1e-4, "time_step_limit": [0.0, float("inf")], "time_step_max": 0.1, "use_bias": False},
+        **{"time_step_min": 0.001, "time_step_rank": 256, "use_conv_bias": True, "use_mamba_kernels": True},
     },
     "smollm2": {
         **{"model_type": "llama", "attention_bias": False, "bos_token_id": 0, "hidden_act": "silu", "hidden_size": 576},

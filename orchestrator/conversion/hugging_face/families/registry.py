@@ -10,6 +10,8 @@ from orchestrator.conversion.hugging_face.configuration import read_config, sect
 from orchestrator.conversion.hugging_face.families.bert import BERT, BERT_MASKED, MEGATRON_BERT, MEGATRON_BERT_MASKED
 from orchestrator.conversion.hugging_face.families.gemma import GEMMA, GEMMA2, GEMMA3
 from orchestrator.conversion.hugging_face.families.gpt2 import GPT2
+from orchestrator.conversion.hugging_face.families.hybrids.mamba2 import MAMBA2
+from orchestrator.conversion.hugging_face.families.hybrids.nemotron_h import NEMOTRON_H
 from orchestrator.conversion.hugging_face.families.llama import LLAMA, with_attention
 from orchestrator.conversion.hugging_face.families.llama_variants.glm import GLM4
 from orchestrator.conversion.hugging_face.families.llama_variants.granite import GRANITE
@@ -53,6 +55,7 @@ FAMILIES = (
     *(DEEPSEEK_V2, DEEPSEEK_V3, DEEPSEEK_V2_DENSE, DEEPSEEK_V3_DENSE),
     *(MEGATRON_BERT, MEGATRON_BERT_MASKED, BERT, BERT_MASKED, T5, MT5),
     *(LLAVA, LLAVA_MISTRAL, LLAVA_QWEN2),
+    *(MAMBA2, NEMOTRON_H),
     *(with_attention(block.name, each) for block in ATTENTIONS for each in block.weights.published()),
 )
 
