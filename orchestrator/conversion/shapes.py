@@ -92,7 +92,7 @@ def _layer(model: ModelSpec, *, has_experts: bool) -> Iterator[str]:
     if not has_experts:
         yield from _mlp("mlp.", model)
         return
-    yield "mlp.router.weight"
+    yield from _linear("mlp.router.", has_bias=model.add_bias_linear)
     if model.moe_router_enable_expert_bias:
         yield "mlp.router.expert_bias"
     yield from _mlp("mlp.experts.experts.", model)

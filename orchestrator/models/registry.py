@@ -11,6 +11,7 @@ Architecture = Literal["gpt", "bert", "t5", "mamba"]
 """The names of the families, as `model.architecture` has them."""
 Feature = Literal[
     "adapters",
+    "attention_sinks",
     "context_parallelism",
     "conversations",
     "experts",
@@ -24,11 +25,11 @@ Feature = Literal[
     "task_head",
     "tensor_overlap",
 ]
-"""What a family may be combined with: low-rank adapters, sequences cut over ranks, training on conversations, layers
-with experts, FlashAttention 4, images among the tokens, an output layer joined with its loss, factors of embeddings,
-branches and logits, norms of what attention and MLP give, layers that differ in their rotary positions, rotary
-positions applied by a kernel of our own, a head for labelled examples, and tensor parallelism that sends while it
-multiplies."""
+"""What a family may be combined with: low-rank adapters, learned sinks of attention, sequences cut over ranks, training
+on conversations, layers with experts, FlashAttention 4, images among the tokens, an output layer joined with its
+loss, factors of embeddings, branches and logits, norms of what attention and MLP give, layers that differ in their
+rotary positions, rotary positions applied by a kernel of our own, a head for labelled examples, and tensor
+parallelism that sends while it multiplies."""
 Positions = Literal["rope", "learned_absolute", "alibi", "relative", "none"]
 """How positions are told apart, as `model.position_embedding_type` has it."""
 
@@ -70,7 +71,7 @@ GPT: Final = ModelFamily(
     positions=_OF_DECODERS,
     supports=frozenset(
         (
-            *("adapters", "context_parallelism", "conversations", "experts", "images"),
+            *("adapters", "attention_sinks", "context_parallelism", "conversations", "experts", "images"),
             *("flash_attention", "joined_loss", "multipliers", "output_norms", "positions_by_layer"),
             *("rotated_projection", "tensor_overlap"),
         )
