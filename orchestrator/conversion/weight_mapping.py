@@ -14,6 +14,9 @@ from orchestrator.spec.model import ModelSpec
 ENCODER, DECODER, VISION = "encoder.layers.", "decoder.layers.", "vision.block.layers."
 """Keys that begin so hold the weights of all layers, one after the other along their first dimension."""
 
+MXFP4 = "mxfp4"
+"""A `quantization_config.quant_method` of config.json."""
+
 
 class Weight(NamedTuple):
     """A rule at work: one tensor of ours, and those there that it is made of."""
@@ -24,6 +27,16 @@ class Weight(NamedTuple):
     within: tuple[int, ...]
     """How many there are along these."""
     theirs: tuple[str, ...]
+
+    @property
+    def is_first(self) -> bool:
+        """Whether no other one before it is a part of the same tensors there, as of experts that are packed."""
+        return not self.rule.packed or self.place[-1] == 0
+
+    @property
+    def packed(self) -> tuple[int, ...]:
+        """What their tensors have before its own dimensions."""
+        return self.within[-1:] if self.rule.packed else ()
 
 
 class OneOf(NamedTuple):
@@ -114,6 +127,8 @@ class Family:
     """Of one that sees images: its decoder, of which `text_config` in config.json speaks."""
     unused: Mapping[str, float] = field(default_factory=dict)
     """Vectors of the encoder of images, as wide as it is, that no layer computes with -> their numbers in an export."""
+    quantizations: frozenset[str] = frozenset()
+    """What `quantization_config` in config.json may say, and is read."""
     longer: str | None = None
     """How names of layers begin of which the encoder of images has the first ones, and the others are left out; of a
     family without one, the decoder."""

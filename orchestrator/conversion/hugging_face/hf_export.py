@@ -66,18 +66,28 @@ class Source:
         for weight in weights:
             key = weight.rule.ours
             self._check(weight)
+            if not weight.is_first:
+                continue
             shape = shape_of(key, self.model, max(self.weights.shape(key)[0], self.rows))
             dtype = self._dtype(weight)
             parts = self._parts(weight, torch.empty(shape, dtype=dtype, device="meta"))
-            found += [Entry(name, tuple(part.shape), dtype) for name, part in zip(weight.theirs, parts, strict=True)]
+            named = zip(weight.theirs, parts, strict=True)
+            found += [Entry(name, (*weight.packed, *part.shape), dtype) for name, part in named]
         return [*found, *(Entry(name, tuple(tensor.shape), tensor.dtype) for name, tensor in self.unused())]
 
     def tensors(self, weight: Weight) -> Iterator[torch.Tensor]:
         """What a weight is there, with its adapter. Raises UserError when a number is too large for the format that was
         asked for.
         """
+        if not weight.rule.packed:
+            yield from self._tensors(weight)
+            return
+        every = [self._tensors(weight._replace(place=(*weight.place[:-1], at))) for at in range(weight.within[-1])]
+        yield from (torch.stack(parts) for parts in zip(*every, strict=True))
+
+    def _tensors(self, weight: Weight) -> Any:
         whole = adapted(weight, self.weights, self.model)
-        yield from self._parts(weight, narrowed(whole, self._dtype(weight), weight.theirs[0]))
+        return self._parts(weight, narrowed(whole, self._dtype(weight), weight.theirs[0]))
 
     def unused(self) -> Iterator[tuple[str, torch.Tensor]]:
         """What transformers has beside these weights, and computes nothing with."""
@@ -231,7 +241,7 @@ def _write_weights(source: Source, shards: list[list[Entry]], folder: Path, thre
                 files.write(name, tensor)
                 advance(tensor.nbytes)
 
-        in_threads(convert, list(source.family.weights(source.model)), threads)
+        in_threads(convert, [each for each in source.family.weights(source.model) if each.is_first], threads)
         for name, tensor in source.unused():
             files.write(name, tensor)
         files.finish()

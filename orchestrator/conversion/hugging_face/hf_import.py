@@ -92,7 +92,8 @@ def _their_shapes(weights: list[Weight], model: ModelSpec, words: Vocabulary) ->
     for weight in weights:
         whole = torch.empty(shape_of(weight.rule.ours, model, words.size), device="meta")
         parts = TRANSFORMS[weight.rule.transform].to_theirs(whole, model, words.size)
-        shapes.update({name: tuple(part.shape) for name, part in zip(weight.theirs, parts, strict=True)})
+        named = zip(weight.theirs, parts, strict=True)
+        shapes.update({name: (*weight.packed, *part.shape) for name, part in named})
     return shapes
 
 
@@ -106,7 +107,8 @@ def _parts(
         key, dtype = weight.rule.ours, dtypes[weight.rule.ours]
 
         def make() -> torch.Tensor:
-            theirs = [published.read(name) for name in weight.theirs]
+            at = weight.place[-1] if weight.rule.packed else None
+            theirs = [published.read(name, at) for name in weight.theirs]
             tensor = TRANSFORMS[weight.rule.transform].to_ours(theirs, model, words.padded_size)
             return tensor.to(dtype).contiguous()
 

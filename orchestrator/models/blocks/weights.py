@@ -46,6 +46,8 @@ class Rule:
     """Only where it is not."""
     of_experts: bool = False
     """Keys of experts hold those of all, along their second dimension."""
+    packed: bool = False
+    """Of experts: theirs are of all experts too, along their first dimension."""
     only_in: Literal["dense", "routed"] | None = None
     """Only in layers with an MLP, or only in those with experts."""
     stays_fp32: bool = False

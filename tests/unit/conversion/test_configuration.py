@@ -41,7 +41,7 @@ PRESETS = {
     **{"glm4.5": "glm4_moe", "glm4.5-air": "glm4_moe", "deepseek-v3": "deepseek_v3"},
     **{"gemma2-2b": "gemma2", "gemma2-27b": "gemma2", "gemma3-270m": "gemma3_text", "gemma3-27b": "gemma3_text"},
     **{"granite3.1-2b": "granite", "smollm3-3b": "smollm3", "glm4-9b": "glm4", "glm4-32b": "glm4"},
-    **{"olmo2-1b": "olmo2", "olmo2-32b": "olmo2"},
+    **{"olmo2-1b": "olmo2", "olmo2-32b": "olmo2", "gpt-oss-20b": "gpt_oss", "gpt-oss-120b": "gpt_oss"},
     **{"deepseek-v2-lite": "deepseek_v2", "deepseek-v2": "deepseek_v2"},
     **{"qwen3-30b-a3b": "qwen3_moe", "t5-base": "t5", "t5-v1.1-base": "t5"},
 }
@@ -117,7 +117,7 @@ GLM = {"model_type": "glm4_moe", "first_k_dense_replace": 0}
         ({"attention_bias": True}, ("unsupported_config_value", "attention_bias", "true")),
         ({"quantization_config": {}}, ("quantized_weights", "quantization_config")),
         ({"rope_scaling": {"rope_type": "dynamic", "factor": 2.0}}, ("unsupported_rope_type", "dynamic")),
-        ({"rope_scaling": {"type": "yarn", "factor": 2.0, "truncate": False}}, ("unknown_rope_keys", "truncate")),
+        ({"rope_scaling": {"type": "linear", "factor": 2.0, "truncate": False}}, ("unknown_rope_keys", "truncate")),
         ({"rope_theta": 10000.5}, ("rope_theta_not_whole", "rope_theta", "10000.5")),
         ({"hidden_act": "relu"}, ("unsupported_config_value", "hidden_act", "relu")),
         (
@@ -182,6 +182,20 @@ GLM = {"model_type": "glm4_moe", "first_k_dense_replace": 0}
             {"model_type": "qwen3_moe", "decoder_sparse_step": 99},
             ("unsupported_config_value", "decoder_sparse_step", "99"),
         ),
+        ({"model_type": "gpt_oss", "attention_bias": False}, ("unsupported_config_value", "attention_bias", "false")),
+        ({"model_type": "gpt_oss", "swiglu_alpha": 1.5}, ("unsupported_config_value", "swiglu_alpha", "1.5")),
+        ({"model_type": "gpt_oss", "swiglu_limit": None}, ("unsupported_config_value", "swiglu_limit", "null")),
+        ({"model_type": "gpt_oss", "hidden_act": "gelu"}, ("unsupported_config_value", "hidden_act", "gelu")),
+        ({"model_type": "gpt_oss", "experts_per_token": 2, "num_experts_per_tok": 4}, ("conflicting_config_values",)),
+        (
+            {"model_type": "gpt_oss", "num_hidden_layers": 3, "layer_types": TWICE},
+            ("unsupported_config_value", "layer_types"),
+        ),
+        (
+            {"model_type": "gpt_oss", "quantization_config": {"quant_method": "fp8"}},
+            ("quantized_weights", "quantization_config"),
+        ),
+        ({"quantization_config": {"quant_method": "mxfp4"}}, ("quantized_weights", "quantization_config")),
         ({"model_type": "t5", "is_decoder": True}, ("unsupported_config_value", "is_decoder", "true")),
         ({"intermediate_size": None}, ("missing_config_key", "intermediate_size")),
         ({"vocab_size": "many"}, ("config_value_not_positive", "many")),
