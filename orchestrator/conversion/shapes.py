@@ -24,14 +24,9 @@ from orchestrator.spec.model import ModelSpec
 from orchestrator.spec.vision import VisionSpec
 
 
-def shape_of_weight(weight: Weight, model: ModelSpec, rows: int) -> tuple[int, ...]:
-    """Of a weight of a family's table, of all experts that one tensor there has."""
-    return (*weight.stacked, *shape_of(weight.rule.ours, model, rows))
-
-
 def shapes_of_weight(weight: Weight, model: ModelSpec, rows: int) -> dict[str, tuple[int, ...]]:
     """Of each tensor that a checkpoint holds of it, by its key."""
-    return {key: (*weight.stacked, *shape_of(key, model, rows)) for key in weight.rule.keys}
+    return {key: shape_of(key, model, rows) for key in weight.rule.keys}
 
 
 def shape_of(key: str, model: ModelSpec, rows: int) -> tuple[int, ...]:
@@ -131,7 +126,7 @@ def _layer(model: ModelSpec, mixer: TokenMixer, *, has_experts: bool) -> Iterato
     if not has_experts:
         yield from _mlp("mlp.", model)
         return
-    yield "mlp.router.weight"
+    yield from _linear("mlp.router.", has_bias=model.add_bias_linear)
     if model.moe_router_enable_expert_bias:
         yield "mlp.router.expert_bias"
     yield from _mlp("mlp.experts.experts.", model)

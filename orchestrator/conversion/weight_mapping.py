@@ -19,6 +19,9 @@ FURTHER, FURTHER_LAYER = "mtp.layers.", "transformer_layer."
 that is as the last one.
 """
 
+MXFP4 = "mxfp4"
+"""A `quantization_config.quant_method` of config.json."""
+
 
 class Weight(NamedTuple):
     """A rule at work: one weight of ours, and the tensors there that it is made of."""
@@ -29,8 +32,16 @@ class Weight(NamedTuple):
     within: tuple[int, ...]
     """How many there are along these."""
     theirs: tuple[str, ...]
-    stacked: tuple[int, ...] = ()
-    """How many are in one tensor there: of experts, along its first dimension."""
+
+    @property
+    def is_first(self) -> bool:
+        """Whether no other one before it is a part of the same tensors there, as of experts that are packed."""
+        return not self.rule.packed or self.place[-1] == 0
+
+    @property
+    def packed(self) -> tuple[int, ...]:
+        """What their tensors have before its own dimensions."""
+        return self.within[-1:] if self.rule.packed else ()
 
 
 class OneOf(NamedTuple):
@@ -121,6 +132,8 @@ class Family:
     """Of one that sees images: its decoder, of which `text_config` in config.json speaks."""
     unused: Mapping[str, float] = field(default_factory=dict)
     """Vectors of the encoder of images, as wide as it is, that no layer computes with -> their numbers in an export."""
+    quantizations: frozenset[str] = frozenset()
+    """What `quantization_config` in config.json may say, and is read."""
     longer: str | None = None
     """How names of layers begin of which the encoder of images has the first ones, and the others are left out; of a
     family without one, the decoder."""
@@ -215,16 +228,13 @@ def _by_expert(
     if not rule.of_experts:
         yield Weight(rule, place, within, tuple(name.format(n=layer) for name in rule.theirs))
         return
-    if rule.of_experts == "stacked":
-        yield Weight(rule, place, within, tuple(name.format(n=layer) for name in rule.theirs), (model.expert_count,))
-        return
     for expert in range(model.expert_count):
         theirs = tuple(name.format(n=layer, e=expert) for name in rule.theirs)
         yield Weight(rule, (*place, expert), (*within, model.expert_count), theirs)
 
 
 def layers_differ(model: ModelSpec) -> bool:
-    """Whether only some layers have experts, or linear attention, or it is a hybrid: then each has keys of its own, with
+    """Whether only some layers have experts or linear attention, or it is a hybrid: then each has keys of its own, with
     its number.
     """
     some_routed = any(model.moe_layers) and not all(model.moe_layers)

@@ -10,13 +10,13 @@ from orchestrator.spec.sections.runtime import Layers
 def rotates_projection(job: JobSpec, layers: Layers) -> bool:
     """Whether a kernel of our own rotates queries and keys on a GPU as the projection left them: those that are not
     normalised and have no gates, of heads that are this rank's own, in all layers alike. Torch's layers have ways of
-    their own to lay out a sequence in parts, and what has capped scores.
+    their own to lay out a sequence in parts, and what has capped scores or sinks.
     """
     model, degrees = job.model, job.parallelism
     own = model.query_groups >= degrees.tensor_model_parallel_size
     supports = "rotated_projection" in model.family.supports and model.attention.supports("rotated_projection")
     is_rotated = supports and model.position_embedding_type == "rope"
-    plainly = degrees.context_parallel_size == 1 and model.attention_logit_softcapping is None
+    plainly = degrees.context_parallel_size == 1 and not model.keeps_scores("torch")
     able = layers == "transformer_engine" or (job.runtime.device != "cpu" and plainly)
     is_plain = not model.qk_layernorm and not model.rotates_by_layer and not model.attention_output_gate
     return able and is_rotated and own and is_plain

@@ -11,6 +11,7 @@ Architecture = Literal["gpt", "bert", "t5", "mamba"]
 """The names of the families, as `model.architecture` has them."""
 Feature = Literal[
     "adapters",
+    "attention_sinks",
     "context_parallelism",
     "conversations",
     "experts",
@@ -28,12 +29,12 @@ Feature = Literal[
     "task_head",
     "tensor_overlap",
 ]
-"""What a family may be combined with: low-rank adapters, sequences cut over ranks, training on conversations, layers
-with experts, FlashAttention 4, images among the tokens, an output layer joined with its loss, linear attention in some
-layers, predictions of further tokens, factors of embeddings, branches and logits, gates of what attention gives, norms
-of what attention and MLP give, attention and MLP in parallel, layers that differ in their rotary positions, rotary
-positions applied by a kernel of our own, a head for labelled examples, and tensor parallelism that sends while it
-multiplies."""
+"""What a family may be combined with: low-rank adapters, learned sinks of attention, sequences cut over ranks, training
+on conversations, layers with experts, FlashAttention 4, images among the tokens, an output layer joined with its loss,
+linear attention in some layers, predictions of further tokens, factors of embeddings, branches and logits, gates of
+what attention gives, norms of what attention and MLP give, attention and MLP in parallel, layers that differ in their
+rotary positions, rotary positions applied by a kernel of our own, a head for labelled examples, and tensor parallelism
+that sends while it multiplies."""
 Positions = Literal["rope", "learned_absolute", "alibi", "relative", "none"]
 """How positions are told apart, as `model.position_embedding_type` has it."""
 
@@ -75,8 +76,8 @@ GPT: Final = ModelFamily(
     positions=_OF_DECODERS,
     supports=frozenset(
         (
-            *("adapters", "context_parallelism", "conversations", "experts", "images", "linear_attention"),
-            "parallel_residual",
+            *("adapters", "attention_sinks", "context_parallelism", "conversations", "experts", "images"),
+            *("linear_attention", "parallel_residual"),
             *("flash_attention", "joined_loss", "multi_token_prediction", "multipliers", "output_gate", "output_norms"),
             *("positions_by_layer", "rotated_projection", "tensor_overlap"),
         )

@@ -75,6 +75,8 @@ FAMILIES = {
         "deepseek-v2-lite": "DeepseekV2ForCausalLM",
         "deepseek-v3": "DeepseekV3ForCausalLM",
         "deepseek-dense": "DeepseekV2ForCausalLM",
+        "gpt-oss": "GptOssForCausalLM",
+        "gpt-oss-mxfp4": "GptOssForCausalLM",
     },
     **{"megatron-bert": "MegatronBertForPreTraining", "bert": "BertForPreTraining"},
     **{"bert-masked": "BertForMaskedLM", "megatron-masked": "MegatronBertForMaskedLM"},

@@ -61,6 +61,15 @@ FAMILIES: dict[str, dict[str, Any]] = {
         **{"moe_router_group_topk": 2, "moe_router_group_score_topk": 2, "moe_router_enable_expert_bias": True},
         **{"moe_router_load_balancing_type": "seq_aux_loss", "moe_aux_loss_coeff": 0.01},
     },
+    "gpt-oss": {
+        **{**_MODEL, "activation": "quick_geglu", "normalization": "RMSNorm", "num_query_groups": 2, "num_experts": 4},
+        **{"moe_ffn_hidden_size": 48, "moe_aux_loss_coeff": 0.05, "sliding_window": 8, "window_attn_skip_freq": 2},
+        **{"softmax_type": "learnable", "activation_func_clamp_value": 0.2, "glu_linear_offset": 1.0},
+        **{"untie_embeddings_and_output_weights": True, "init_method_std": 0.1},
+        "rope_scaling": {
+            **{"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16, "truncate": False},
+        },
+    },
     "olmo2": {
         **{**_MODEL, "activation": "swiglu", "normalization": "RMSNorm", "num_query_groups": 2},
         **{"add_bias_linear": False, "transformer_block_type": "reordered_ln"},
@@ -119,6 +128,7 @@ REFUSED = {
     ("routing", "tp2"): "sequence_parallel",
     ("delta", "tp2"): "sequence_parallel",
     ("delta", "cp2"): "linear",
+    ("gpt-oss", "tp2"): "sequence_parallel",
     ("bert", "ep2"): "num_experts",
     ("bert", "cp2"): "context",
     ("race", "ep2"): "num_experts",
@@ -139,6 +149,7 @@ ONLY = {
     "deepseek": ("ep2", "tp2-sp", "tp2-pp2-sp"),
     "delta": ("ep2", "tp2-sp", "tp2-pp2-interleaved-sp"),
     "mtp": ("tp2-sp", "pp2", "dp2", "cp2", "tp2-pp2-interleaved-sp"),
+    "gpt-oss": ("ep2", "cp2", "tp2-sp", "tp2-pp2-sp"),
     "muon": ("plain-optimizer", "tp2-sp", "pp2", "dp2", "dp2-plain-optimizer", "cp2", "tp2-pp2-interleaved-sp"),
 }
 """Where a family differs from another in its norms, windows and positions, or in its optimizer alone, and other layouts
@@ -202,6 +213,8 @@ def matrix_job(
         more["task"] = {"name": "race", "train": f"{sentences}-race", "validation": f"{sentences}-race"}
     if family == "t5":
         data["tokenizer"] = {"vocab_extra_ids": 20}
+    if family == "gpt-oss":  # its experts have biases, so that they are not split
+        parallelism = {**parallelism, "expert_tensor_parallel_size": 1}
     if family == "muon":
         more["optimizer"] = {"name": "muon"}
     return tiny_job(

@@ -22,13 +22,14 @@ _SCALING: dict[str, tuple[str, ...]] = {
     "llama3": ("factor", "original_max_position_embeddings", "low_freq_factor", "high_freq_factor"),
     "yarn": (
         *("factor", "original_max_position_embeddings", "beta_fast", "beta_slow", "attention_factor"),
-        *("mscale", "mscale_all_dim"),
+        *("mscale", "mscale_all_dim", "truncate"),
     ),
 }
 """Kinds of scaled rotary positions that both sides have, and what is said of them."""
 _ROTARY_KEYS = ("rope_theta", "rope_scaling", "rope_parameters", "layer_types")
 _PARAMETERS, _THETA, _LOCAL_BASE = "rope_parameters", "rope_theta", "rope_local_base_freq"
 _POSITIONS = "max_position_embeddings"
+_QUANTIZATION = "quantization_config"
 _PARTIAL_FIELD, _PARTIAL = "rotary_percent", "partial_rotary_factor"
 """Which part of each head rotates, in families that do not fix it."""
 _LONGEST_SAMPLE = 4096
@@ -91,9 +92,13 @@ def to_config(model: ModelSpec, family: Family, vocab_size: int) -> dict[str, An
         if _PARTIAL_FIELD not in family.fixed:
             config[_PARTIAL] = model.rotary_percent
         scaling = model.rope_scaling
+        if scaling is None and _PARAMETERS in family.defaults:
+            config["rope_scaling"] = {"rope_type": "default"}  # without it they would be scaled
         if scaling is not None:
             said = {name: getattr(scaling, name) for name in _SCALING[scaling.type]}
             given = {name: value for name, value in said.items() if value is not None}
+            if given.get("truncate") is True:  # what all versions of transformers do
+                del given["truncate"]
             config["rope_scaling"] = {"rope_type": scaling.type, **given}
             if scaling.type == "yarn" and scaling.original_max_position_embeddings is not None:
                 # Versions of transformers take the factor from these two, and others the factor itself.
@@ -183,6 +188,7 @@ def keys_read(family: Family) -> set[str]:
         *((family.positions,) if family.positions is not None else ()),
         *(_ROTARY_KEYS if family.rotary else ()),
         *(INTERVALS if family.global_interval is not None else ()),
+        *((_QUANTIZATION,) if family.quantizations else ()),
         *((_LOCAL_BASE,) if family.local_base is not None else ()),
         *((_PARTIAL,) if family.rotary and _PARTIAL_FIELD not in family.fixed else ()),
     }
@@ -241,7 +247,9 @@ def to_dtype(config: Mapping[str, Any]) -> str:
 
 
 def _refuse_others(config: Mapping[str, Any], family: Family, place: str) -> None:
-    if config.get("quantization_config") is not None:
+    if (method := section(config, _QUANTIZATION).get("quant_method")) is not None and method in family.quantizations:
+        pass  # its weights are read
+    elif config.get(_QUANTIZATION) is not None:
         raise UserError(
             f"config.json: quantization_config{place} is set; quantized weights cannot be imported",
             code="quantized_weights",
@@ -306,7 +314,7 @@ def _rotary(config: Mapping[str, Any], family: Family) -> dict[str, Any]:
             "config.json: rope_scaling and rope_parameters are the same, but have different values: remove one",
             code="conflicting_config_values",
         )
-    parameters = {**old, **new}
+    parameters = {**old, **new} or dict(family.defaults.get(_PARAMETERS, {}))
     base = parameters.pop(_THETA, None) or _said(config, _THETA, family) or 10000
     if isinstance(base, bool) or not isinstance(base, int | float) or base != base // 1:
         raise UserError(
@@ -327,6 +335,8 @@ def _rotary(config: Mapping[str, Any], family: Family) -> dict[str, Any]:
             f"config.json: rotary positions of type {kind!r}; there are {', '.join(_SCALING)}",
             code="unsupported_rope_type",
         )
+    if "truncate" in parameters:  # transformers rounds where it is not said, and not where it is null
+        parameters["truncate"] = bool(parameters["truncate"])
     given = {name: value for name, value in parameters.items() if value is not None}
     if kind == "yarn" and config.get(_POSITIONS) is not None:
         given.setdefault("original_max_position_embeddings", config[_POSITIONS])

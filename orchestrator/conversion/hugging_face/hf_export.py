@@ -19,7 +19,7 @@ from orchestrator.conversion.hugging_face.processor_files import image_token, wr
 from orchestrator.conversion.hugging_face.tokenizer_files import SpecialIds, write_tokenizer
 from orchestrator.conversion.hugging_face.transforms import TRANSFORMS
 from orchestrator.conversion.progress import progress
-from orchestrator.conversion.shapes import shape_of_weight, shapes_of_weight
+from orchestrator.conversion.shapes import shape_of, shapes_of_weight
 from orchestrator.conversion.staging import drafted, require_free, require_room
 from orchestrator.conversion.tensors.shards import Entry, ShardFiles, in_shards
 from orchestrator.conversion.tensors.stored_weights import StoredWeights
@@ -65,10 +65,13 @@ class Source:
             )
         for weight in weights:
             self._check(weight)
-            shape = shape_of_weight(weight, self.model, self._stored_rows(weight))
+            if not weight.is_first:
+                continue
+            shape = shape_of(weight.rule.ours, self.model, self._stored_rows(weight))
             dtype = self._dtype(weight)
             parts = self._parts(weight, torch.empty(shape, dtype=dtype, device="meta"))
-            found += [Entry(name, tuple(part.shape), dtype) for name, part in zip(weight.theirs, parts, strict=True)]
+            named = zip(weight.theirs, parts, strict=True)
+            found += [Entry(name, (*weight.packed, *part.shape), dtype) for name, part in named]
         by_name = {entry.name: entry for entry in found}
         found += [replace(by_name[of], name=copy) for copy, of in self.family.further_copies_of(self.model).items()]
         return [*found, *(Entry(name, tuple(tensor.shape), tensor.dtype) for name, tensor in self.unused())]
@@ -77,8 +80,15 @@ class Source:
         """What a weight is there, with its adapter. Raises UserError when a number is too large for the format that was
         asked for.
         """
+        if not weight.rule.packed:
+            yield from self._tensors(weight)
+            return
+        every = [self._tensors(weight._replace(place=(*weight.place[:-1], at))) for at in range(weight.within[-1])]
+        yield from (torch.stack(parts) for parts in zip(*every, strict=True))
+
+    def _tensors(self, weight: Weight) -> Any:
         whole = adapted(weight, self.weights, self.model)
-        yield from self._parts(weight, narrowed(whole, self._dtype(weight), weight.theirs[0]))
+        return self._parts(weight, narrowed(whole, self._dtype(weight), weight.theirs[0]))
 
     def unused(self) -> Iterator[tuple[str, torch.Tensor]]:
         """What transformers has beside these weights, and computes nothing with."""
@@ -244,7 +254,7 @@ def _write_weights(source: Source, shards: list[list[Entry]], folder: Path, thre
                 files.write(name, tensor)
                 advance(tensor.nbytes)
 
-        in_threads(convert, list(source.family.weights(source.model)), threads)
+        in_threads(convert, [each for each in source.family.weights(source.model) if each.is_first], threads)
         for name, tensor in (*source.copies(), *source.unused()):
             files.write(name, tensor)
         files.finish()

@@ -6,7 +6,6 @@ import functools
 import shutil
 import time
 from collections.abc import Iterator
-from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ from megatron.core.dist_checkpointing.core import CheckpointingConfig, save_conf
 
 from orchestrator.conversion.hugging_face.transforms import TRANSFORMS
 from orchestrator.conversion.progress import progress
-from orchestrator.conversion.shapes import shape_of_weight, shapes_of_weight
+from orchestrator.conversion.shapes import shape_of, shapes_of_weight
 from orchestrator.conversion.staging import require_room
 from orchestrator.conversion.tensors.safetensors_reader import PublishedWeights
 from orchestrator.conversion.tensors.tensor_writer import TensorPart, write_tensors
@@ -105,9 +104,10 @@ def check_further_copies(published: PublishedWeights, model: ModelSpec) -> None:
 def _their_shapes(weights: list[Weight], model: ModelSpec, words: Vocabulary) -> dict[str, tuple[int, ...]]:
     shapes = {}
     for weight in weights:
-        whole = torch.empty(shape_of_weight(weight, model, words.size), device="meta")
+        whole = torch.empty(shape_of(weight.rule.ours, model, words.size), device="meta")
         parts = TRANSFORMS[weight.rule.transform].to_theirs(whole, model, words.size)
-        shapes.update({name: tuple(part.shape) for name, part in zip(weight.theirs, parts, strict=True)})
+        named = zip(weight.theirs, parts, strict=True)
+        shapes.update({name: (*weight.packed, *part.shape) for name, part in named})
     return shapes
 
 
@@ -126,7 +126,8 @@ def _parts(
             first += shape[0]
 
     def make(weight: Weight, first: int, rows: int) -> torch.Tensor:
-        theirs = [published.read(name) for name in weight.theirs]
+        at = weight.place[-1] if weight.rule.packed else None
+        theirs = [published.read(name, at) for name in weight.theirs]
         tensor = TRANSFORMS[weight.rule.transform].to_ours(theirs, model, words.padded_size)
         return tensor.narrow(0, first, rows).to(dtypes[weight.rule.ours]).contiguous()
 
@@ -150,10 +151,9 @@ def _objects(weights: list[Weight]) -> list[str]:
     found = ["output_layer._extra_state/shard_0_1"]
     for weight in weights:
         module = weight.rule.ours.rpartition(".")[0]
-        if weight.within or weight.stacked:
-            for place in product(*([each] for each in weight.place), *map(range, weight.stacked)):
-                numbers = (".".join(map(str, indices)) for indices in (place, (*weight.within, *weight.stacked)))
-                found.append(f"{module}._extra_state/shard_{'_'.join(numbers)}")
+        if weight.within:
+            numbers = (".".join(map(str, indices)) for indices in (weight.place, weight.within))
+            found.append(f"{module}._extra_state/shard_{'_'.join(numbers)}")
         elif (
             stack_of(module)
             or module.startswith(FURTHER)

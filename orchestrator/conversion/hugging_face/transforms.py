@@ -136,6 +136,18 @@ def _vision_heads(model: ModelSpec) -> int:
     return model.image_encoder.num_attention_heads
 
 
+def _interleave_halves(tensor: torch.Tensor) -> torch.Tensor:
+    """Rows of two halves, of a gate and of what it multiplies, one of each in turn; a matrix transposed."""
+    rows = tensor.reshape(2, -1, *tensor.shape[1:]).transpose(0, 1).flatten(0, 1)
+    return rows.t() if rows.dim() == 2 else rows
+
+
+def _part_halves(tensor: torch.Tensor) -> torch.Tensor:
+    """The other way round."""
+    rows = tensor.t() if tensor.dim() == 2 else tensor
+    return rows.reshape(-1, 2, *rows.shape[1:]).transpose(0, 1).flatten(0, 1)
+
+
 def _pad_rows(parts: Sequence[torch.Tensor], model: ModelSpec, rows: int) -> torch.Tensor:
     [tensor] = parts
     return torch.cat([tensor, tensor.new_zeros(rows - tensor.size(0), *tensor.shape[1:])])
@@ -146,6 +158,9 @@ TRANSFORMS = {
     "transposed": Transform(lambda ours, model, rows: [ours.t()], lambda theirs, model, rows: theirs[0].t()),
     "joined_halves": Transform(
         lambda ours, model, rows: ours.chunk(2), lambda theirs, model, rows: torch.cat([*theirs])
+    ),
+    "interleaved_halves": Transform(
+        lambda ours, model, rows: [_interleave_halves(ours)], lambda theirs, model, rows: _part_halves(theirs[0])
     ),
     "padded_rows": Transform(lambda ours, model, rows: [ours[:rows]], _pad_rows),
     # Of two the last is the one that is computed with.

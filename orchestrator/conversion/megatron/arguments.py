@@ -29,6 +29,7 @@ SAME = (
     *("apply_layernorm_1p", "add_bias_linear", "add_qkv_bias", "qk_layernorm", "untie_embeddings_and_output_weights"),
     "attention_output_gate",
     *("hidden_dropout", "attention_dropout", "init_method_std", "num_experts"),
+    *("softmax_type", "glu_linear_offset", "activation_func_clamp_value"),
 )
 """Arguments that are fields of the model section under the same name."""
 NULL_TOKENIZER = "NullTokenizer"
@@ -43,7 +44,7 @@ SAME_OF_EXPERTS = (
     *("moe_router_enable_expert_bias", "moe_router_bias_update_rate"),
 )
 """The same where there are experts."""
-_ACTIVATIONS = {"swiglu": "swiglu", "squared_relu": "squared_relu"}
+_ACTIVATIONS = {"swiglu": "swiglu", "squared_relu": "squared_relu", "quick_geglu": "quick_geglu"}
 _POSITIONS = ("learned_absolute", "rope", "relative", "none")
 _NOT_HERE = {
     "multi_latent_attention": "multi-latent attention",
@@ -55,9 +56,6 @@ _NOT_HERE = {
     "spec": "layers of a specification of its own",
     "use_legacy_models": "layers of Megatron-LM's own",
     "rotary_interleaved": "interleaved rotary positions",
-    "quick_geglu": "quick GeGLU",
-    "glu_linear_offset": "a gate with an offset",
-    "activation_func_clamp_value": "a clamped activation",
     "use_te_activation_func": "activations of Transformer Engine",
     "onnx_safe": "another GeLU",
     "apply_residual_connection_post_layernorm": "residuals behind the norm",
@@ -70,8 +68,8 @@ _NOT_HERE = {
     "experimental_attention_variant": "another attention",
 }
 """Arguments of Megatron-LM that, when they are set, make a network which is not described here."""
-_NONE_OF_IT = {"softmax_type": "vanilla"}
-"""What an argument says beside nothing where it is not set."""
+_KNOWN = {"softmax_type": ("vanilla", "learnable")}
+"""Values of them with which the network is described here."""
 _SCALING_FACTOR = 8.0
 """Of --use-rope-scaling, whatever --rope-scaling-factor says: GPT's builder hands megatron-core no other, in 0.16.1 and
 in 0.19. Nor does it hand it --rotary-seq-len-interpolation-factor.
@@ -88,7 +86,7 @@ def to_model(arguments: Mapping[str, Any], family: ModelFamily = GPT) -> dict[st
             code="missing_megatron_arguments",
         )
     arguments = sentences.with_known_layers(arguments, family)
-    stray = {what for name, what in _NOT_HERE.items() if arguments.get(name) not in (*_UNSET, _NONE_OF_IT.get(name))}
+    stray = {what for name, what in _NOT_HERE.items() if arguments.get(name) not in (*_UNSET, *_KNOWN.get(name, ()))}
     if stray:
         raise UserError(
             f"the checkpoint's network has {', '.join(sorted(stray))}, which is not imported",
@@ -276,6 +274,7 @@ def to_arguments(job: JobSpec, *, iteration: int, consumed_samples: int, padded_
         "num_query_groups": model.query_groups,
         "swiglu": model.activation == "swiglu",
         "squared_relu": model.activation == "squared_relu",
+        "quick_geglu": model.activation == "quick_geglu",
         "bias_gelu_fusion": model.activation == "gelu_tanh" and model.add_bias_linear and not model.has_experts,
         "position_embedding_type": model.position_embedding_type,
         "add_position_embedding": True,

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import torch
 
+from orchestrator.conversion.tensors import mxfp4
 from orchestrator.conversion.tensors.blobs import mapped
 from orchestrator.conversion.tensors.headers import Header, read_headers
 from orchestrator.conversion.tensors.names import ADAPTER, INDEX, SINGLE
 from orchestrator.conversion.tensors.shards import DTYPES
-from orchestrator.conversion.weight_mapping import Family
+from orchestrator.conversion.weight_mapping import MXFP4, Family
 from orchestrator.errors import UserError
 
 _DTYPES = {name: dtype for dtype, name in DTYPES.items()}
+_STORED = {**_DTYPES, mxfp4.STORED: torch.uint8}
 _SHOWN = 4
 _PICKLED = {".bin", ".pt", ".pth"}
 
@@ -41,6 +44,7 @@ class PublishedWeights:
                             f"{self._headers[name].path} and {path} both hold {name}", code="duplicate_tensor"
                         )
                     self._headers[name] = header
+        self._packed = self._take_packed() if MXFP4 in family.quantizations else {}
 
     def check(self, shapes: dict[str, tuple[int, ...]], ignored: Sequence[str]) -> None:
         """Raises UserError when the files hold anything else than tensors of these shapes."""
@@ -77,18 +81,43 @@ class PublishedWeights:
     def bytes(self, name: str) -> int:
         return self._headers[name].bytes
 
-    def read(self, name: str) -> torch.Tensor:
-        """One tensor, as a view of its file. Raises UserError when that cannot be read."""
-        header = self._headers[name]
+    def read(self, name: str, at: int | None = None) -> torch.Tensor:
+        """One tensor, or the part at a place along its first dimension, as a view of its file where it is stored in no
+        packed format. Raises UserError when that cannot be read.
+        """
+        if name in self._packed:
+            blocks, scales = (self._view(header) for header in self._packed[name])
+            return mxfp4.unpacked(blocks, scales) if at is None else mxfp4.unpacked(blocks[at], scales[at])
+        whole = self._view(self._headers[name])
+        return whole if at is None else whole[at]
+
+    def _view(self, header: Header) -> torch.Tensor:
+        dtype = _STORED[header.dtype]
         if header.bytes == 0:
-            return torch.empty(header.shape, dtype=self.dtype(name))
+            return torch.empty(header.shape, dtype=dtype)
         try:
             content = mapped(header.path, header.offset, header.bytes)
         except OSError as error:
             raise UserError(f"{header.path} cannot be read: {error.strerror}", code="unreadable_file") from error
         except ValueError as error:
             raise UserError(f"{header.path} has become shorter while it was read", code="file_shrank") from error
-        return torch.frombuffer(content, dtype=self.dtype(name)).view(header.shape)
+        return torch.frombuffer(content, dtype=dtype).view(header.shape)
+
+    def _take_packed(self) -> dict[str, tuple[Header, Header]]:
+        """Pairs of tensors that stand for one in MXFP4, which is known by that one's name afterwards."""
+        found = {}
+        for name in [each.removesuffix(mxfp4.BLOCKS) for each in self._headers if each.endswith(mxfp4.BLOCKS)]:
+            blocks, scales = (self._headers.get(f"{name}{end}") for end in (mxfp4.BLOCKS, mxfp4.SCALES))
+            if blocks is None or scales is None or {blocks.dtype, scales.dtype} != {mxfp4.STORED}:
+                continue  # what is no such pair is refused as a weight that the family does not have
+            shape = mxfp4.shape_of(blocks.shape, scales.shape)
+            if shape is None or name in self._headers:
+                continue
+            del self._headers[f"{name}{mxfp4.BLOCKS}"], self._headers[f"{name}{mxfp4.SCALES}"]
+            size = math.prod(shape) * _DTYPES[mxfp4.DTYPE].itemsize
+            self._headers[name] = Header(blocks.path, name, shape, mxfp4.DTYPE, blocks.offset, size)
+            found[name] = blocks, scales
+        return found
 
     def _full_name(self, name: str) -> str:
         base = self.family.base

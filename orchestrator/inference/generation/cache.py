@@ -14,7 +14,7 @@ import torch
 from torch.nn import functional
 
 from orchestrator.models.blocks.registry import mixer_named
-from orchestrator.runtime.layers.attention.scores import capped_attention
+from orchestrator.runtime.layers.attention.scores import attention_by_scores
 from orchestrator.runtime.processes.process_groups import get_tensor_model_parallel_rank
 
 _ALIGNMENT = 64
@@ -165,8 +165,10 @@ class CachedAttention(torch.nn.Module):
         shared = query.reshape(batch, groups, heads // groups, channels)
         if mask.size(1) > 1:
             mask = mask.view(batch, groups, heads // groups, -1)
-        if self._cap is not None:
-            out = capped_attention(shared, keys, values, mask, self.plain.scale, self._cap, 0.0)
+        sinks = self.plain.softmax_offset
+        if self._cap is not None or sinks is not None:
+            of_rows = None if sinks is None else sinks.view(groups, -1, 1)
+            out = attention_by_scores(shared, keys, values, mask, self.plain.scale, self._cap, of_rows, 0.0)
         else:
             out = functional.scaled_dot_product_attention(shared, keys, values, attn_mask=mask, scale=self.plain.scale)
         return out.reshape(1, batch, -1)

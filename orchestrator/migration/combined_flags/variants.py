@@ -17,7 +17,7 @@ LAYERS = "runtime.layers"
 NO_ROPE = "model.no_rope_freq"
 WINDOW, SKIP = "model.sliding_window", "model.window_attn_skip_freq"
 _UNFUSED, _APPROXIMATE, _BY_ENGINE = "no-bias-gelu-fusion", "openai-gelu", "use-te-activation-func"
-_FLAGS = {"swiglu": "swiglu", "squared-relu": "squared_relu"}
+_FLAGS = {"swiglu": "swiglu", "squared-relu": "squared_relu", "quick-geglu": "quick_geglu"}
 _OWN_LAYERS = ("use-legacy-models", "deepspeed")
 """Flags of those whose layers are not megatron-core's."""
 LLAMA_SCALING = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}

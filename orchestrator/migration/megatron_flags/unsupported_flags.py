@@ -162,8 +162,8 @@ _NOT_SUPPORTED: dict[str, str] = {
 
 _OTHER_TRAINING: dict[str, str] = {
     _VARIANT: """
-        apply-residual-connection-post-layernorm quick-geglu glu-linear-offset= activation-func-clamp-value=
-        softmax-type= rotary-interleaved embedding-init-method-std= init-method-xavier-uniform
+        apply-residual-connection-post-layernorm rotary-interleaved
+        embedding-init-method-std= init-method-xavier-uniform
         fp32-residual-connection enable-gpt-oss qk-l2-norm""",
     _MTP: "mtp-detach-heads mtp-use-repeated-layer mtp-standalone",
     _NO_MUP: "use-mup",
@@ -262,7 +262,6 @@ NO_EFFECT = _by_name(_NO_EFFECT) | _by_name(by_reason("on"))
 NOT_SUPPORTED = _by_name(_NOT_SUPPORTED) | _by_name(by_reason("refused"))
 OTHER_TRAINING = _by_name(_OTHER_TRAINING) | _by_name(by_reason("training"))
 OPENS: dict[str, str] = {
-    "quick-geglu": "model.activation",
     "rotary-interleaved": "model.position_embedding_type",
     "qk-l2-norm": "model.qk_layernorm",
     "init-method-xavier-uniform": "model.init_method_std",
@@ -304,10 +303,8 @@ HARMLESS_VALUES: dict[str, tuple[str, ...]] = {
     "dataloader-type": ("single",),
     "rerun-mode": ("disabled",),
     "exit-signal": ("SIGTERM", "SIGINT", "SIGUSR1"),
-    "softmax-type": ("vanilla",),
     "mlp-type": ("standard",),
     "expert-interval": ("1",),
-    "glu-linear-offset": ("0.0", "0"),
     "moe-input-jitter-eps": ("0.0", "0"),
     "error-injection-rate": ("0",),
     "check-weight-hash-across-dp-replicas-interval": ("0",),

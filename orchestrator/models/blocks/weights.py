@@ -46,9 +46,10 @@ class Rule:
     """Only where this field of `model` is set."""
     unless: str | None = None
     """Only where it is not."""
-    of_experts: bool | Literal["stacked"] = False
-    """Keys of experts hold those of all, along their second dimension. `stacked`: as tensors there do along their
-    first."""
+    of_experts: bool = False
+    """Keys of experts hold those of all, along their second dimension."""
+    packed: bool = False
+    """Of experts: theirs are of all experts too, along their first dimension."""
     only_in: LayerKind | None = None
     """Only in layers of this kind."""
     mixer: str | None = None

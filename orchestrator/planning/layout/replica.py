@@ -53,7 +53,7 @@ def _split(job: JobSpec, tp: int, pp: int) -> JobSpec:
     """The job at other sizes. What says how layers are shared out goes with the pipeline that it was written for."""
     model = job.model
     shared_out = evenly(model.num_layers, pp) if pp > 1 and not model.family.is_encoder_decoder else None
-    unset = ("num_layers_in_first_pipeline_stage", "num_layers_in_last_pipeline_stage", "expert_tensor_parallel_size")
+    unset = ("num_layers_in_first_pipeline_stage", "num_layers_in_last_pipeline_stage")
     changes: dict[str, Any] = {
         "tensor_model_parallel_size": tp,
         "pipeline_model_parallel_size": pp,
@@ -62,5 +62,6 @@ def _split(job: JobSpec, tp: int, pp: int) -> JobSpec:
         "account_for_embedding_in_pipeline_split": False,
         "account_for_loss_in_pipeline_split": False,
         **dict.fromkeys(unset),
+        "expert_tensor_parallel_size": None if model.splits_experts else 1,
     }
     return job.changed(parallelism=changes)

@@ -21,7 +21,7 @@ def masks(job: JobSpec, sizes: RankShape, layers: Layers) -> int:
     if model.position_embedding_type == "alibi":
         return pairs * (model.num_attention_heads // sizes.tp) * sizes.width
     windowed = model.sliding_window is not None and model.sliding_window < model.seq_length
-    if model.attention_logit_softcapping is not None:
+    if model.keeps_scores(layers, in_parts=job.parallelism.context_parallel_size > 1):
         return pairs * (2 if model.window_attn_skip_freq is not None and windowed else 1)
     return pairs if windowed and layers == "torch" else 0
 

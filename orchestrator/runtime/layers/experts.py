@@ -17,6 +17,7 @@ from orchestrator.errors import MissingDependency
 from orchestrator.kernel_selection.experts import GROUPED_PRODUCTS, expert_kernels, multiplies_in_one_kernel
 from orchestrator.models.blocks.experts.layers import settings
 from orchestrator.runtime.layers.config import LayerConfig
+from orchestrator.runtime.layers.parameter_attributes import mark_split
 from orchestrator.runtime.layers.transformer_engine.availability import absence
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.sections.runtime import Layers
@@ -132,3 +133,8 @@ def keep_experts_apart(chunks: Iterable[Any]) -> None:
         for name, parameter in chunk.named_parameters():
             if ".mlp.experts." in name:
                 parameter.allreduce = False
+                if name.endswith(".bias"):
+                    # megatron-core takes that of the second linear for a dense MLP's, of which every tensor-parallel
+                    # rank has the same, with a gradient from its part of the sequence.
+                    parameter.sequence_parallel = False
+                    mark_split(parameter)

@@ -19,7 +19,7 @@ from orchestrator.runtime.layers.attention.masked import MaskedAttention
 from orchestrator.runtime.layers.attention.rotation import rotating_attention
 from orchestrator.runtime.layers.attention.scores import (
     alibi_slopes,
-    capped_attention,
+    attention_by_scores,
     causal_mask,
     for_every_head,
     plain_causal_mask,
@@ -40,6 +40,7 @@ class Attention(CoreAttention):
         super().__init__(config, layer_number, *arguments, **options)
         self.window = config.window_of(layer_number)
         self.cap = config.attention_logit_softcapping
+        self.by_scores = self.cap is not None or self.softmax_offset is not None
         self.packs = config.packs
         self.slopes = alibi_slopes(config.num_attention_heads) if config.alibi else None
 
@@ -78,11 +79,12 @@ class Attention(CoreAttention):
         q, k, v = (x.permute(1, 2, 0, 3) for x in (query, key, value))
         if mask is None:
             mask = self._mask(query, key)
-        elif self.cap is None:  # on a GPU no fused kernel takes a mask of any form and grouped queries
+        elif not self.by_scores:  # on a GPU no fused kernel takes a mask of any form and grouped queries
             k, v = for_every_head(k, q.size(1)), for_every_head(v, q.size(1))
         with self.dropping() as dropout:
-            if self.cap is not None:
-                out = capped_attention(q, k, v, mask, self.scale, self.cap, dropout)
+            if self.by_scores:
+                sinks = None if self.softmax_offset is None else self.softmax_offset[:, None, None]
+                out = attention_by_scores(q, k, v, mask, self.scale, self.cap, sinks, dropout)
             else:
                 out = functional.scaled_dot_product_attention(
                     q,
@@ -103,7 +105,7 @@ class Attention(CoreAttention):
         if self.slopes is not None:
             first = get_tensor_model_parallel_rank() * heads
             return causal_mask(sq, sk, window, self.slopes[first : first + heads], query.dtype, query.device)
-        if self.cap is not None or (window is not None and sq > 1):
+        if self.by_scores or (window is not None and sq > 1):
             return causal_mask(sq, sk, window, None, torch.bool, query.device)
         return plain_causal_mask(sq, sk, query.device) if 1 < sq < sk else None
 

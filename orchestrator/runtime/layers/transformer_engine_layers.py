@@ -4,10 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from megatron.core.extensions.transformer_engine import TEColumnParallelLinear, TENorm, TERowParallelLinear
+from megatron.core.extensions.transformer_engine import (
+    TEColumnParallelLinear,
+    TEDotProductAttention,
+    TENorm,
+    TERowParallelLinear,
+)
 from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_with_transformer_engine_spec
 from megatron.core.transformer.spec_utils import ModuleSpec
 from megatron.core.transformer.transformer_block import TransformerBlockSubmodules
+from megatron.core.utils import is_te_min_version
 
 from orchestrator.models.blocks.base import LayerTools
 from orchestrator.models.blocks.registry import mixer_named
@@ -19,7 +25,19 @@ from orchestrator.runtime.layers.config import LayerConfig
 from orchestrator.runtime.layers.experts import LayerKind, layers_of_chunk
 from orchestrator.runtime.layers.normalization.branches import place_norms
 from orchestrator.runtime.layers.normalization.projection_norm import ProjectionNorm
+from orchestrator.runtime.layers.parameter_attributes import mark_split
 from orchestrator.runtime.layers.torch_layers import Attention
+
+_HAS_SINKS = is_te_min_version("2.8.0")
+"""Whether its attention does."""
+
+
+class AttentionWithSinks(TEDotProductAttention):
+    """Transformer Engine's, whose sinks are known to be split over tensor-parallel ranks."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        mark_split(self.softmax_offset)
 
 
 def block_spec(config: LayerConfig, vp_stage: int | None) -> TransformerBlockSubmodules:
@@ -47,7 +65,7 @@ def _layer_spec(config: LayerConfig, kind: LayerKind) -> Any:
         qk_layernorm=config.qk_layernorm,
     )
     own = layer.submodules.self_attention.submodules.core_attention
-    core = _core_attention(config) or own
+    core = _core_attention(config) or (own if config.softmax_type == "vanilla" else AttentionWithSinks)
     tools = LayerTools(
         TEColumnParallelLinear, TERowParallelLinear, TENorm, ProjectionNorm, core, rotating_attention(config)
     )
@@ -57,10 +75,12 @@ def _layer_spec(config: LayerConfig, kind: LayerKind) -> Any:
 
 def _core_attention(config: LayerConfig) -> type[Attention | FlashAttention] | None:
     """Where it is not Transformer Engine's, which has no soft-capping, nor a fused kernel that takes any mask;
-    megatron-core hands it no slopes, and it rings no windows.
+    megatron-core hands it no slopes, and it rings no windows, and no sinks. Old versions have no sinks at all.
     """
     if config.flash_attention:
         return FlashAttention
     ringed_window = config.window_size is not None and config.context_parallel_size > 1
-    ours = config.alibi or config.attention_logit_softcapping is not None or ringed_window or config.packs
+    lacks_sinks = config.softmax_type != "vanilla" and (config.context_parallel_size > 1 or not _HAS_SINKS)
+    capped = config.attention_logit_softcapping is not None
+    ours = config.alibi or capped or ringed_window or config.packs or lacks_sinks
     return Attention if ours else None

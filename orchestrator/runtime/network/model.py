@@ -24,10 +24,10 @@ from orchestrator.runtime.families.registry import family_of
 from orchestrator.runtime.families.vision import is_of_images
 from orchestrator.runtime.graphs import Graphs
 from orchestrator.runtime.layers.attention.frequencies import attention_factor
-from orchestrator.runtime.layers.biases import add_in_products
+from orchestrator.runtime.layers.biases import add_behind_experts, add_in_products
 from orchestrator.runtime.layers.config import LayerConfig
 from orchestrator.runtime.layers.experts import expert_settings, keep_experts_apart
-from orchestrator.runtime.layers.gelu import gelu
+from orchestrator.runtime.layers.gelu import gelu, quick_gelu
 from orchestrator.runtime.layers.transformer_engine.availability import absence
 from orchestrator.runtime.layers.transformer_engine.fp8 import fp8_settings
 from orchestrator.runtime.layers.weight_gradient import fuses_accumulation
@@ -97,7 +97,8 @@ def transformer_config(job: JobSpec, device: Device, layers: Layers) -> LayerCon
         overlap_p2p_comm=device.is_cuda and interleaved,
         gradient_accumulation_fusion=fuses_accumulation(job, device, dtype),
         masked_softmax_fusion=False,
-        bias_dropout_fusion=device.is_cuda,
+        # megatron-core refuses it beside experts with biases that are multiplied together.
+        bias_dropout_fusion=device.is_cuda and model.splits_experts,
         apply_rope_fusion=fuses_rotation(model, layers),
         rotates_projection=device.is_cuda and rotates_projection(job, layers),
         deterministic_mode=runtime.deterministic and device.is_cuda,
@@ -124,6 +125,7 @@ def _attention_settings(model: ModelSpec) -> dict[str, Any]:
         "softmax_scale": attention_factor(model.rope_scaling) ** 2 * model.scale_of_scores,
         "alibi": model.position_embedding_type == "alibi",
         "attention_logit_softcapping": model.attention_logit_softcapping,
+        "softmax_type": model.softmax_type,
         "window_size": None if model.sliding_window is None else (model.sliding_window - 1, 0),
         "window_attn_skip_freq": model.window_attn_skip_freq,
         "has_local_rotation": model.rotary_base_local is not None,
@@ -181,6 +183,8 @@ def _leave(weight: torch.Tensor) -> torch.Tensor:
 def _activation(model: ModelSpec, *, fused: bool) -> dict[str, Any]:
     return {
         "gated_linear_unit": model.is_gated,
+        "activation_func_clamp_value": model.activation_func_clamp_value,
+        "glu_linear_offset": model.glu_linear_offset,
         "bias_activation_fusion": fused,
         "activation_func": _activation_function(model, fused=fused),
     }
@@ -193,6 +197,8 @@ def _activation_function(model: ModelSpec, *, fused: bool) -> Callable[..., torc
         case "geglu" | "gelu_tanh":
             # megatron-core's fused GeLUs are the tanh approximation, and go by the name of the exact one.
             return functional.gelu if fused else functools.partial(functional.gelu, approximate="tanh")
+        case "quick_geglu":
+            return quick_gelu
         case "relu":
             return functional.relu
         case "squared_relu":
@@ -210,6 +216,7 @@ def build_chunks(
     chunks = [build_chunk(job, config, layers, vocabulary, ranks, index) for index in range(ranks.num_chunks)]
     for chunk in chunks:
         add_in_products(chunk, config)
+        add_behind_experts(chunk)
         if job.model.has_adapters:
             add_adapters(chunk, job.model.adapters, config)
         chunk.to(device.torch_device, config.params_dtype)

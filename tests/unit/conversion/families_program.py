@@ -15,7 +15,8 @@ from typing import Any
 
 import torch
 import transformers
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
+from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 
 from orchestrator import plain_megatron  # noqa: F401 - before anything that imports megatron-core
 from orchestrator.conversion.hugging_face.configuration import read_config, to_model
@@ -174,6 +175,18 @@ def configurations() -> dict[str, Any]:
         "deepseek-dense": transformers.DeepseekV2Config(
             **LATENT, first_k_dense_replace=2, rope_parameters=DEEPSEEK_YARN
         ),
+        "gpt-oss": transformers.GptOssConfig(
+            **{**SIZES, "num_hidden_layers": 4, "head_dim": 16, "sliding_window": 5, "pad_token_id": 0},
+            **{"num_local_experts": 8, "num_experts_per_tok": 3, "swiglu_limit": 0.7},
+            rope_parameters={
+                **{"rope_type": "yarn", "rope_theta": 150.0, "factor": 4.0, "original_max_position_embeddings": 16},
+                **{"beta_fast": 32.0, "beta_slow": 1.0, "truncate": False},
+            },
+        ),
+        "gpt-oss-mxfp4": transformers.GptOssConfig(
+            **{**SIZES, "intermediate_size": 64, "head_dim": 16, "sliding_window": 5, "pad_token_id": 0},
+            **{"num_local_experts": 4, "num_experts_per_tok": 2, "rope_parameters": {"rope_type": "default"}},
+        ),
         "nemotron": transformers.NemotronConfig(**SIZES, head_dim=16),
         "mamba2": transformers.Mamba2Config(**STATE_SPACE, num_heads=8, expand=2, pad_token_id=0),
         "mamba2-wide": transformers.Mamba2Config(
@@ -324,12 +337,15 @@ def make(folder: Path, *names: str) -> None:
                     buffer.copy_(0.2 * torch.randn_like(buffer))
             if name == "bert-untied":  # of two biases it computes with the other
                 theirs.cls.predictions.bias.copy_(theirs.cls.predictions.decoder.bias)
+        packed = _packed(theirs) if name == "gpt-oss-mxfp4" else {}
         torch.save(logits(theirs), _made(folder / name) / "logits.pt")
         if auto(config) is transformers.AutoModelForCausalLM and not hasattr(config, "time_step_limit"):
             torch.save(greedy(theirs), folder / name / "greedy.pt")
         torch.save([seeing_ids(), images()], folder / name / "seen.pt")
         # Several files: an index, and weights of one layer in two of them.
         theirs.save_pretrained(folder / name / "theirs", max_shard_size="30KB")
+        if packed:
+            _replace_packed(folder / name / "theirs", packed)
         found = read_config(folder / name / "theirs")
         if own_output:
             found["tie_word_embeddings"] = False
@@ -348,6 +364,42 @@ def make(folder: Path, *names: str) -> None:
         run = RunDir(_made(folder / name / "run"))
         run.path.joinpath("resolved.json").write_text(dump_resolved(job))
         import_weights(folder / name / "theirs", job, family, run.checkpoint(0), threads=2)
+
+
+def _packed(model: Any) -> dict[str, torch.Tensor]:
+    """Random matrices of experts in MXFP4, by the names of gpt-oss's published files; the model gets them."""
+    found = {}
+    for name, parameter in model.named_parameters():
+        if name.endswith(("experts.gate_up_proj", "experts.down_proj")):
+            experts, inputs, outputs = parameter.shape
+            blocks = torch.randint(256, (experts, outputs, inputs // 32, 16), dtype=torch.uint8)
+            scales = torch.randint(121, 126, (experts, outputs, inputs // 32), dtype=torch.uint8)
+            parameter.data.copy_(convert_moe_packed_tensors(blocks, scales))
+            found |= {f"{name}_blocks": blocks, f"{name}_scales": scales}
+    return found
+
+
+def _replace_packed(folder: Path, packed: dict[str, torch.Tensor]) -> None:
+    """Their files with matrices of experts in MXFP4."""
+    weights = {key: value for key, value in _weights(folder).items() if f"{key}_blocks" not in packed}
+    for file in [*folder.glob("*.safetensors"), folder / "model.safetensors.index.json"]:
+        file.unlink()
+    save_file({**weights, **packed}, folder / "model.safetensors", metadata={"format": "pt"})
+    quantization = {"quant_method": "mxfp4", "modules_to_not_convert": ["model.embed_tokens", "lm_head"]}
+    config = {**read_config(folder), "quantization_config": quantization}
+    (folder / "config.json").write_text(json.dumps(config))
+
+
+def _unpacked(came: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """As transformers reads them."""
+    found = {}
+    for key, tensor in came.items():
+        name = key.removesuffix("_blocks")
+        if name != key:
+            found[name] = convert_moe_packed_tensors(tensor, came[f"{name}_scales"])
+        elif not key.endswith("_scales"):
+            found[key] = tensor
+    return found
 
 
 def _made(folder: Path) -> Path:
@@ -389,11 +441,11 @@ def check(folder: Path) -> dict[str, dict[str, Any]]:
 
 
 def _as_written(name: str, came: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Of one that sees: under the names that all versions of transformers read, without the layers whose output is not
-    taken, and the norm behind them as it does nothing.
+    """Of one in MXFP4: in bf16. Of one that sees: under the names that all versions of transformers read, without the
+    layers whose output is not taken, and the norm behind them as it does nothing.
     """
     if "llava" not in name:
-        return came
+        return _unpacked(came)
     tower, found = "vision_tower.vision_model.", {}
     for key, tensor in came.items():
         key = key.replace("vision_tower.", tower)

@@ -116,6 +116,8 @@ def _at(job: JobSpec, tp: int, pp: int) -> JobSpec:
     degrees: dict[str, Any] = {"tensor_model_parallel_size": tp, "pipeline_model_parallel_size": pp}
     if tp > 1 and pp > 1:  # whole experts on different ranks; else each is split as other layers are
         degrees |= {"expert_model_parallel_size": 2, "expert_tensor_parallel_size": 1}
+    elif job.model.has_experts and job.model.add_bias_linear:  # those with biases are not split
+        degrees |= {"expert_tensor_parallel_size": 1}
     return job.model_copy(update={"parallelism": job.parallelism.model_copy(update=degrees)})
 
 

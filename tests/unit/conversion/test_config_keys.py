@@ -292,6 +292,21 @@ PUBLISHED: dict[str, dict[str, Any]] = {
         **{"rope_theta": 100000, "tie_word_embeddings": True, "transformers.js_config": {"dtype": "q4"}},
         **{"use_cache": True, "vocab_size": 49152},
     },
+    "gpt-oss-20b": {
+        **{"model_type": "gpt_oss", "attention_bias": True, "attention_dropout": 0.0, "eos_token_id": 200002},
+        **{"experts_per_token": 4, "head_dim": 64, "hidden_act": "silu", "hidden_size": 2880, "pad_token_id": 199999},
+        **{"initial_context_length": 4096, "initializer_range": 0.02, "intermediate_size": 2880, "use_cache": True},
+        **{"layer_types": ["sliding_attention", "full_attention"] * 12, "max_position_embeddings": 131072},
+        **{"num_attention_heads": 64, "num_experts_per_tok": 4, "num_hidden_layers": 24, "num_key_value_heads": 8},
+        **{"num_local_experts": 32, "output_router_logits": False, "rms_norm_eps": 1e-5, "rope_theta": 150000},
+        **{"router_aux_loss_coef": 0.9, "sliding_window": 128, "swiglu_limit": 7.0, "tie_word_embeddings": False},
+        **{"transformers_version": "4.55.0.dev0", "vocab_size": 201088},
+        "quantization_config": {"modules_to_not_convert": ["lm_head"], "quant_method": "mxfp4"},
+        "rope_scaling": {
+            **{"beta_fast": 32.0, "beta_slow": 1.0, "factor": 32.0, "original_max_position_embeddings": 4096},
+            **{"rope_type": "yarn", "truncate": False},
+        },
+    },
     "llava-1.5": {
         **{"model_type": "llava", "ignore_index": -100, "image_token_index": 32000, "pad_token_id": 32001},
         **{"projector_hidden_act": "gelu", "tie_word_embeddings": False, "vision_feature_layer": -2},

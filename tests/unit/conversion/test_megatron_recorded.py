@@ -232,9 +232,8 @@ def test_what_an_optimizer_says_beside_its_tensors(state: Any, resumable: bool) 
 @pytest.mark.parametrize(
     ("argument", "value"),
     [
-        ("softmax_type", "learnable"),
+        ("softmax_type", "off-by-one"),
         ("qk_l2_norm", True),
-        ("glu_linear_offset", 1.0),
         ("linear_attention_freq", [1, 0, 1, 0]),
     ],
 )

@@ -305,7 +305,7 @@ SECOND = ("--moe-token-dispatcher-type", "--moe-router-load-balancing-type")
         ("--optimizer lion", "adam"),
         ("--optimizer-cpu-offload", "fp32"),
         ("--position-embedding-type mrope", "rope"),
-        ("--quick-geglu", "model"),
+        ("--softmax-type off-by-one", "learnable"),
         ("--use-torch-fsdp2", "FSDP"),
         ("--check-for-spiky-loss", "not detected"),
         ("--log-straggler", "health_check"),

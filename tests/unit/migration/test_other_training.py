@@ -23,10 +23,10 @@ def migrated(words: str, *without: str) -> Migration:
 @pytest.mark.parametrize(
     "flag",
     [
-        *("--apply-residual-connection-post-layernorm", "--softmax-type learnable"),
+        "--apply-residual-connection-post-layernorm",
         *("--mtp-use-repeated-layer", "--linear-attention-freq 2", "--fp32-residual-connection"),
         *("--experimental-attention-variant dsa", "--embedding-init-method-std 0.1", "--use-mup"),
-        *("--glu-linear-offset 1.0", "--activation-func-clamp-value 7", "--heterogeneous-layers-config-path x"),
+        "--heterogeneous-layers-config-path x",
         *(
             "--reset-attention-mask --transformer-impl local",
             "--dataloader-type cyclic",
@@ -60,7 +60,7 @@ def test_a_mask_that_no_layer_takes_changes_nothing() -> None:
 @pytest.mark.parametrize(
     ("flag", "assignment"),
     [
-        ("--quick-geglu", "model.activation=swiglu"),
+        ("--softmax-type off-by-one", "model.softmax_type=vanilla"),
         ("--rotary-interleaved --position-embedding-type rope", "model.position_embedding_type=rope"),
         ("--no-position-embedding", "model.position_embedding_type=none"),
         ("--qk-l2-norm", "qk_layernorm=true"),

@@ -294,7 +294,7 @@ def capped(device: Any) -> dict[str, float]:
 
     added = torch.zeros(9, 9).masked_fill(~mask, -math.inf)[None, None]
     expected, _ = eager_attention_forward(Layer(), query, key, value, added, scaling=0.7, softcap=1.5)
-    found = scores.capped_attention(query, key, value, mask, 0.7, 1.5, 0.0).transpose(1, 2)
+    found = scores.attention_by_scores(query, key, value, mask, 0.7, 1.5, None, 0.0).transpose(1, 2)
     differences = {"attention": (found - expected).abs().max().item()}
     ids = torch.randint(0, VOCAB, (2, LENGTH))
     final = {**OURS, "init_method_std": 0.5, "final_logit_softcapping": 20.0}

@@ -10,8 +10,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from orchestrator.runtime.layers.gelu import quick_gelu
 from orchestrator.runtime.layers.images.embeddings import place
-from orchestrator.runtime.layers.images.encoder import quick_gelu
 
 
 @given(st.integers(1, 6), st.integers(1, 3), st.integers(0, 2**16), st.integers(0, 3))

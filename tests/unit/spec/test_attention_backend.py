@@ -45,6 +45,7 @@ OBSTACLES: list[tuple[tuple[str, ...], str]] = [
     (("model.position_embedding_type=alibi",), "model.position_embedding_type"),
     (("model.sliding_window=32",), "model.sliding_window"),
     (("model.attention_logit_softcapping=30",), "model.attention_logit_softcapping"),
+    (("model.softmax_type=learnable",), "model.softmax_type"),
     (PACKED, "data.chat.packing"),
     (CONTEXT, "parallelism.context_parallel_size"),
     (("precision.dtype=fp32",), "precision.dtype"),

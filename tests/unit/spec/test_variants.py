@@ -112,6 +112,8 @@ REFUSED: dict[tuple[str, ...], list[str]] = {
         "fields_of_other_attention model.attention_logit_softcapping"
     ],
     ("model={kv_lora_rank: 16, parallel_residual: two_norms}",): ["attention model.parallel_residual"],
+    ("model={kv_lora_rank: 16, softmax_type: learnable}",): ["attention model.softmax_type"],
+    ("model={rope_scaling: {type: linear, factor: 2, truncate: false}}",): ["rope_scaling model.rope_scaling.truncate"],
     ("model={kv_lora_rank: 16, lora: {rank: 4}}",): ["attention model.lora", "adapted_weights model.lora"],
     ("model={kv_lora_rank: 16}", "runtime={layers: transformer_engine, cpu_offloading_num_layers: 1}"): [
         "untried_with_latents runtime.cpu_offloading_num_layers"

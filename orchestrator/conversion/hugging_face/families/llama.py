@@ -78,6 +78,7 @@ FIXED: dict[str, Any] = {
     "window_attn_skip_freq": None,
     "attention_logit_softcapping": None,
     "softmax_scale": None,
+    "softmax_type": "vanilla",
     "final_logit_softcapping": None,
     "normalization": "RMSNorm",
     "transformer_block_type": "pre_ln",

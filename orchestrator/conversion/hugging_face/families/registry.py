@@ -26,6 +26,7 @@ from orchestrator.conversion.hugging_face.families.mixture_of_experts.deepseek i
     DEEPSEEK_V3_DENSE,
 )
 from orchestrator.conversion.hugging_face.families.mixture_of_experts.glm import GLM4_MOE
+from orchestrator.conversion.hugging_face.families.mixture_of_experts.gpt_oss import GPT_OSS
 from orchestrator.conversion.hugging_face.families.mixture_of_experts.granite import GRANITE_MOE, GRANITE_MOE_SHARED
 from orchestrator.conversion.hugging_face.families.mixture_of_experts.mixtral import MIXTRAL
 from orchestrator.conversion.hugging_face.families.mixture_of_experts.olmoe import OLMOE
@@ -51,7 +52,7 @@ FAMILIES = (
     *(GEMMA, GEMMA2, GEMMA3),
     *(PHI3, STARCODER2, STABLELM, NEMOTRON, OLMO2, GRANITE, SMOLLM3, GLM4),
     *(GPT_NEOX, FALCON_TWO_NORMS, FALCON),
-    *(OLMOE, GRANITE_MOE, GRANITE_MOE_SHARED),
+    *(OLMOE, GRANITE_MOE, GRANITE_MOE_SHARED, GPT_OSS),
     *(DEEPSEEK_V2, DEEPSEEK_V3, DEEPSEEK_V2_DENSE, DEEPSEEK_V3_DENSE),
     *(MEGATRON_BERT, MEGATRON_BERT_MASKED, BERT, BERT_MASKED, T5, MT5),
     *(LLAVA, LLAVA_MISTRAL, LLAVA_QWEN2),

@@ -102,6 +102,11 @@ class ExpertsSpec(Section):
         return self.num_experts or 0
 
     @property
+    def splits_experts(self: "ExpertFields") -> bool:
+        """Whether ranks can split each expert: in megatron-core not where it has biases."""
+        return not (self.has_experts and self.add_bias_linear)
+
+    @property
     def shared_expert_size(self) -> int:
         """Width inside the expert that every token passes; 0 where there is none."""
         return self.moe_shared_expert_intermediate_size or 0

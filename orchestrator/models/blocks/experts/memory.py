@@ -10,7 +10,7 @@ import math
 from typing import TYPE_CHECKING
 
 from orchestrator.models.blocks.base import CoreKernels, RankShape
-from orchestrator.models.blocks.mlp.memory import halves
+from orchestrator.models.blocks.mlp.memory import halves, quick_gate
 
 if TYPE_CHECKING:
     from orchestrator.models.blocks.model_fields import ExpertFields
@@ -80,6 +80,8 @@ def _times_kept(model: ExpertFields) -> tuple[int, int]:
     """
     if model.activation == "swiglu":
         return 3, 3
+    if model.activation == "quick_geglu":
+        return quick_gate(model) + 1, quick_gate(model)
     if model.activation == "relu":  # needs its output alone
         return 2, 1
     return (6, 5) if model.is_gated else (3, 2)

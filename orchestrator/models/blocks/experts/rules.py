@@ -221,13 +221,19 @@ def experts_with_tensor_parallel(job: Job[ExpertFields]) -> Iterator[Problem]:
         yield Problem(message, ("parallelism.sequence_parallel", TP, EXPERTS), "write sequence_parallel: true")
 
 
-def experts_without_biases(job: Job[ExpertFields]) -> Iterator[Problem]:
-    """megatron-core adds a bias in place to what an expert's last layer returns, which autograd refuses; split or
-    shared experts cannot have one at all.
-    """
-    if job.model.has_experts and job.model.add_bias_linear:
-        message = "experts have no biases: megatron-core's cannot be trained with them"
-        yield Problem(message, (BIAS, EXPERTS), "write add_bias_linear: false")
+def biases_of_experts(job: Job[ExpertFields]) -> Iterator[Problem]:
+    """megatron-core has none in experts that ranks split, and none in those that every token passes."""
+    model, etp = job.model, job.parallelism.expert_tensor_parallel
+    if model.splits_experts:
+        return
+    if model.shared_expert_size:
+        message = "shared experts have no biases in megatron-core"
+        yield Problem(message, (BIAS, SHARED), "write add_bias_linear: false")
+    if etp > 1:
+        message = f"experts with biases are not split over ranks in megatron-core: ETP = {etp}"
+        yield Problem(message, (ETP, BIAS, TP), "write expert_tensor_parallel_size: 1, or add_bias_linear: false")
+    if job.precision.fp8 is not None:
+        yield Problem("was not tried with biases of experts", ("precision.fp8", BIAS), "leave it out")
 
 
 def expert_widths(job: Job[ExpertFields]) -> Iterator[Problem]:
@@ -284,7 +290,7 @@ RULES: RulesByTopic = {
         expert_ranks,
         expert_tensor_parallel,
         experts_with_tensor_parallel,
-        experts_without_biases,
+        biases_of_experts,
         expert_widths,
         grouped_gemm,
         recomputed_experts,

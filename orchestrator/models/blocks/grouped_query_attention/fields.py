@@ -82,6 +82,11 @@ class GroupedQueryAttentionSpec(Section):
         PositiveNumber | None, resume.LOGIC, AlsoCalled("attn_logit_softcapping")
     ] = None
     """Attention scores x become cap · tanh(x / cap)."""
+    softmax_type: Annotated[Literal["vanilla", "learnable"], resume.SHAPE, HashedIfChanged(), MegatronFlag()] = (
+        "vanilla"
+    )
+    """With `learnable` each head has an attention sink: a learned number s, whose exp(s) is added to the sum that the
+    softmax divides by, so that a token may attend to little (gpt-oss)."""
     softmax_scale: Annotated[PositiveNumber | None, resume.LOGIC] = None
     """Attention scores are multiplied by this; 1 / √(width of a head) by default. T5's published weights need 1."""
     add_qkv_bias: Annotated[
@@ -139,6 +144,20 @@ class GroupedQueryAttentionSpec(Section):
         if isinstance(skip, list):
             return tuple(bool(each) for each in skip)
         return tuple(skip is None or number % skip != 0 for number in numbers)
+
+    @property
+    def has_sinks(self) -> bool:
+        """Whether each head has a learned sink for its attention."""
+        return self.softmax_type == "learnable"
+
+    def keeps_scores(self: "Fields", layers: str, *, in_parts: bool = False) -> bool:
+        """Whether torch computes and keeps every score, as no fused kernel of these layers does what is done to them.
+        `in_parts`: ranks share a sequence, or it holds several conversations, which leaves Transformer Engine's out.
+        """
+        slopes = self.position_embedding_type == "alibi"
+        return self.attention_logit_softcapping is not None or (
+            self.has_sinks and (layers == "torch" or in_parts or slopes)
+        )
 
     @property
     def rotates_by_layer(self) -> bool:

@@ -21,8 +21,10 @@ def matrices(model: Fields) -> tuple[Matrix, ...]:
 
 
 def other_parameters(model: Fields, tp: int) -> int:
-    """Beside the matrices: the norms of queries and keys, which every rank has whole."""
-    return sum(norm_parameters(model, width) for width in normed_widths(model)) if model.qk_layernorm else 0
+    """Beside the matrices: the norms of queries and keys, which every rank has whole, and the sinks of its heads."""
+    sinks = model.num_attention_heads // tp if model.has_sinks else 0
+    norms = sum(norm_parameters(model, width) for width in normed_widths(model)) if model.qk_layernorm else 0
+    return sinks + norms
 
 
 def normed_widths(model: Fields) -> tuple[int, int]:

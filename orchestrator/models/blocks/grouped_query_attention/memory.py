@@ -90,11 +90,12 @@ def _of_variants(model: Fields, shape: RankShape, kernels: CoreKernels) -> int:
     sizes, kept = head_sizes(model, shape), 0
     if model.attention_output_gate:  # the gated output, and the gates in fp32
         kept += sizes.query + shape.tokens * sizes.heads * model.head_dim * FP32
-    is_capped = model.attention_logit_softcapping is not None
-    if is_capped and not kernels.is_recomputed:
+    keeps = _keeps_scores(model, shape, kernels)
+    if keeps and not kernels.is_recomputed:
         rows = shape.tokens * sizes.heads
-        kept += rows * model.seq_length * _of_a_score(shape) - rows * FP32  # and no log-sum-exp
-    if (is_capped or kernels.packs) and not kernels.is_recomputed and sizes.groups < sizes.heads:
+        kept += rows * model.seq_length * _of_a_score(model, shape) - rows * FP32  # and no log-sum-exp
+        kept += rows * FP32 if model.has_sinks else 0  # the softmax of the sink
+    if (keeps or kernels.packs) and not kernels.is_recomputed and sizes.groups < sizes.heads:
         kept += 2 * sizes.query - 2 * sizes.key  # keys and values for each query head
     if model.apply_layernorm_1p and kernels.layers == "torch" and model.qk_layernorm:
         copies = 0 if shape.width == FP32 else FP32 // shape.width  # in fp32, of their input
@@ -103,14 +104,14 @@ def _of_variants(model: Fields, shape: RankShape, kernels: CoreKernels) -> int:
 
 
 def backward(model: Fields, shape: RankShape, kernels: CoreKernels) -> int:
-    """The most that its backward pass takes beyond what was saved: of soft-capped scores above all the gradient of the
+    """The most that its backward pass takes beyond what was saved: where scores are kept above all the gradient of the
     softmax. Else less than an MLP's, which is free again by then.
     """
-    if model.attention_logit_softcapping is None:
+    if not _keeps_scores(model, shape, kernels):
         return 0
     sizes = head_sizes(model, shape)
     scores = shape.tokens * sizes.heads * model.seq_length
-    again = _of_a_score(shape) if kernels.is_recomputed else 0
+    again = _of_a_score(model, shape) if kernels.is_recomputed else 0
     return 3 * shape.stream + sizes.query + scores * (FP32 + again)
 
 
@@ -119,8 +120,11 @@ def rotary_width(model: Fields) -> int:
     return int(model.head_dim * model.rotary_percent) if model.rotary_percent < 1 else model.head_dim
 
 
-def _of_a_score(shape: RankShape) -> int:
-    """Bytes that soft-capped attention keeps of each score: capped, and the softmax in fp32 and in the activations'
-    format.
-    """
-    return FP32 + (2 * shape.width if shape.width < FP32 else FP32)
+def _keeps_scores(model: Fields, shape: RankShape, kernels: CoreKernels) -> bool:
+    return model.keeps_scores(kernels.layers, in_parts=shape.cp > 1 or kernels.packs)
+
+
+def _of_a_score(model: Fields, shape: RankShape) -> int:
+    """Bytes that are kept of each score: capped, and the softmax in fp32 and in the activations' format."""
+    capped = shape.width if model.attention_logit_softcapping is not None else 0
+    return FP32 + capped + (shape.width if shape.width < FP32 else 0)

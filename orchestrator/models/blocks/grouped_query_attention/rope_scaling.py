@@ -25,6 +25,8 @@ class RopeScaling(Section):
     """`yarn`: frequencies that turn more often than this over the original length stay as they are."""
     beta_slow: PositiveNumber = 1.0
     """`yarn`: frequencies that turn less often than this are divided; between the two they are blended."""
+    truncate: Annotated[bool, HashedIfChanged()] = True
+    """`yarn`: round the channels between which frequencies are blended to whole ones; gpt-oss does not."""
     attention_factor: PositiveNumber | None = None
     """`yarn`: rotated queries and keys are multiplied by this; 0.1 · ln(factor) + 1 by default."""
     mscale: Annotated[PositiveNumber | None, HashedIfChanged()] = None

@@ -32,12 +32,14 @@ SCALING = "model.rope_scaling"
 LOCAL_BASE, NO_ROPE = "model.rotary_base_local", "model.no_rope_freq"
 QK_NORM, SCOPE = "model.qk_layernorm", "model.qk_layernorm_scope"
 GATE = "model.attention_output_gate"
+SOFTMAX = "model.softmax_type"
 WINDOW, SKIP = "model.sliding_window", "model.window_attn_skip_freq"
 _ONLY_FOR = {
     "low_freq_factor": "llama3",
     "high_freq_factor": "llama3",
     "beta_fast": "yarn",
     "beta_slow": "yarn",
+    "truncate": "yarn",
     "attention_factor": "yarn",
     "mscale": "yarn",
     "mscale_all_dim": "yarn",
@@ -189,6 +191,14 @@ def positions_by_layer(job: Job[GroupedQueryFields]) -> Iterator[Problem]:
         yield Problem("with 1, no layer has positions", (NO_ROPE, POSITIONS), "write position_embedding_type: none")
 
 
+def attention_sinks(job: Job[GroupedQueryFields]) -> Iterator[Problem]:
+    """Sinks are of a decoder's attention."""
+    model = job.model
+    if model.has_sinks and "attention_sinks" not in model.family.supports:
+        message = f"learnable is for architecture: gpt, but architecture is {model.family.name}"
+        yield Problem(message, (SOFTMAX, "model.architecture"), "leave it out")
+
+
 def norm_over_all_heads(job: Job[GroupedQueryFields]) -> Iterator[Problem]:
     """One norm over the heads of all ranks is an RMSNorm."""
     model = job.model
@@ -225,5 +235,5 @@ RULES: RulesByTopic = {
     "ranks": TENSOR_PARALLEL,
     "sizes": (heads_by_query_groups, hidden_by_heads),
     "positions": (rotary, positions_by_layer),
-    "variants": (rope_scaling, yarn, window_of_some_layers, norm_over_all_heads),
+    "variants": (rope_scaling, yarn, window_of_some_layers, norm_over_all_heads, attention_sinks),
 }

@@ -15,6 +15,8 @@ def weights(model: Fields) -> Shapes:
     """Those of one layer and the norm before it, by their names in the self-attention, with their shapes."""
     found = norm("linear_qkv.layer_norm_", model, model.hidden_size) if model.normalizes_each_input else {}
     found |= linears(matrices(model))
+    if model.has_sinks:
+        found["core_attention.softmax_offset"] = (model.num_attention_heads,)
     if model.qk_layernorm:
         queries, keys = normed_widths(model)
         found |= {**norm("q_layernorm.", model, queries), **norm("k_layernorm.", model, keys)}

@@ -6,8 +6,8 @@ from pydantic import ConfigDict
 
 from orchestrator.fields import resume
 from orchestrator.fields.base import Section
-from orchestrator.fields.metadata import AlsoCalled, ListedAfter
-from orchestrator.fields.values import Positive
+from orchestrator.fields.metadata import AlsoCalled, HashedIfChanged, ListedAfter, MegatronFlag
+from orchestrator.fields.values import Number, Positive, PositiveNumber
 
 if TYPE_CHECKING:
     from orchestrator.models.blocks.model_fields import Fields
@@ -24,21 +24,28 @@ class MlpSpec(Section):
         AlsoCalled("n_inner d_ff intermediate_size"),
         ListedAfter("seq_length"),
     ] = None
-    """Width inside the MLP; 4h by default, or 8h/3 rounded up to a multiple of 64 for `swiglu` and `geglu`."""
+    """Width inside the MLP; 4h by default, or 8h/3 rounded up to a multiple of 64 with a gate."""
     activation: Annotated[
-        Literal["gelu", "gelu_tanh", "relu", "squared_relu", "swiglu", "geglu"],
+        Literal["gelu", "gelu_tanh", "relu", "squared_relu", "swiglu", "geglu", "quick_geglu"],
         resume.activation,
         AlsoCalled(
             "activation_function hidden_act",
             swiglu="swiglu",
             gated_linear_unit="(swiglu or geglu)",
+            quick_geglu="quick_geglu",
             openai_gelu="(gelu: megatron-core ignores it)",
             squared_relu="squared_relu",
         ),
         ListedAfter("apply_layernorm_1p"),
     ] = "gelu"
-    """The MLP's activation. `gelu_tanh` is GPT-2's approximation; `swiglu` and `geglu` (with that approximation) have a
-    gate of the same width."""
+    """The MLP's activation. `gelu_tanh` is GPT-2's approximation; `swiglu`, `geglu` (with that approximation) and
+    `quick_geglu` (with x · sigmoid(1.702 · x), as in gpt-oss) have a gate of the same width."""
+    activation_func_clamp_value: Annotated[
+        PositiveNumber | None, resume.LOGIC, HashedIfChanged(), AlsoCalled("swiglu_limit"), MegatronFlag()
+    ] = None
+    """`quick_geglu`: what the gate is at most, and its other factor at most and, negative, at least."""
+    glu_linear_offset: Annotated[float, Number(), resume.LOGIC, HashedIfChanged(), MegatronFlag()] = 0.0
+    """`quick_geglu`: a number that is added to what the gate multiplies; 1 in gpt-oss."""
 
     @property
     def ffn_size(self: "Fields") -> int:
@@ -52,4 +59,4 @@ class MlpSpec(Section):
     @property
     def is_gated(self) -> bool:
         """Whether the MLP's first matrix has a second half that gates the first."""
-        return self.activation in ("swiglu", "geglu")
+        return self.activation in ("swiglu", "geglu", "quick_geglu")

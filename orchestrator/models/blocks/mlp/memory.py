@@ -22,7 +22,16 @@ def halves(model: Fields) -> int:
 
 def saved(model: Fields, shape: RankShape, kernels: CoreKernels) -> int:
     """The activation's input, and its output for the second linear. ReLU needs its output alone."""
+    if model.activation == "quick_geglu":
+        return quick_gate(model) * inputs(model, shape)
     return (halves(model) + (model.activation != "relu")) * inputs(model, shape)
+
+
+def quick_gate(model: Fields) -> int:
+    """How often a quick gate keeps the width inside an MLP: what goes into its sigmoid, both factors and their product;
+    and, clamped, what both were before.
+    """
+    return 4 if model.activation_func_clamp_value is None else 6
 
 
 def backward(model: Fields, shape: RankShape, kernels: CoreKernels) -> int:

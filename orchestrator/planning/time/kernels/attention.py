@@ -61,9 +61,12 @@ def attention_seconds(
 
 def attends_to_a_mask(setting: Setting) -> bool:
     """Whether attention is torch's in all layers of both backends, with a mask or a bias of every score."""
-    model = setting.model
-    changed = model.attention_logit_softcapping is not None or model.position_embedding_type == "alibi"
-    return changed or setting.job.data.packs
+    return _keeps_scores(setting) or setting.model.position_embedding_type == "alibi" or setting.job.data.packs
+
+
+def _keeps_scores(setting: Setting) -> bool:
+    in_parts = setting.cp > 1 or setting.job.data.packs
+    return setting.model.keeps_scores(setting.kernels.layers, in_parts=in_parts)
 
 
 def goes_round(setting: Setting) -> bool:
@@ -78,9 +81,8 @@ def attention_of_variant(setting: Setting, causal: ForwardBackward) -> ForwardBa
     """The mean over the layers. `causal`: the seconds of plain causal attention in one layer."""
     model = setting.model
     length, window = model.seq_length, model.sliding_window
-    capped = model.attention_logit_softcapping is not None
     if attends_to_a_mask(setting):
-        return _masked(setting, causal, capped)
+        return _masked(setting, causal, capped=_keeps_scores(setting))
     whole = _in_pieces(setting, causal)
     if window is None or window >= length:
         return whole
@@ -104,7 +106,9 @@ def _in_pieces(setting: Setting, causal: ForwardBackward) -> ForwardBackward:
 
 
 def _masked(setting: Setting, causal: ForwardBackward, capped: bool) -> ForwardBackward:
-    """With a mask, torch's attention computes every score, and its kernel is the one for both layer backends."""
+    """With a mask, torch's attention computes every score, and its kernel is the one for both layer backends. Scores
+    with a sink pass as many kernels as capped ones (`capped`).
+    """
     efficiency = setting.device.efficiency
     forward, backward = 2 * causal.forward, 2 * causal.backward
     if setting.kernels.fused_attention:

@@ -12,6 +12,8 @@ from megatron.core.transformer.enums import AttnMaskType
 from megatron.core.transformer.module import MegatronModule
 from megatron.core.transformer.transformer_config import TransformerConfig
 
+from orchestrator.runtime.layers.attention.sinks import sharded_sinks, sinks_of
+
 
 class CoreAttention(MegatronModule):
     """The core of an attention layer, between its two linears, with megatron-core's constructor."""
@@ -29,6 +31,7 @@ class CoreAttention(MegatronModule):
         super().__init__(config=config)
         self.dropout = config.attention_dropout if attention_dropout is None else attention_dropout
         self.scale = softmax_scale if softmax_scale is not None else 1.0 / math.sqrt(config.kv_channels)
+        self.softmax_offset = sinks_of(config)
 
     @contextlib.contextmanager
     def dropping(self) -> Iterator[float]:
@@ -42,6 +45,8 @@ class CoreAttention(MegatronModule):
         with tensor_parallel.get_cuda_rng_tracker().fork() if own_randomness else contextlib.nullcontext():
             yield dropout
 
-    def sharded_state_dict(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
-        """Attention itself has no parameters."""
-        return {}
+    def sharded_state_dict(
+        self, prefix: str = "", sharded_offsets: tuple[Any, ...] = (), metadata: dict[str, Any] | None = None
+    ) -> dict[str, Any]:
+        """Its sinks, where it has some: else attention itself has no parameters."""
+        return sharded_sinks(self, prefix, sharded_offsets)

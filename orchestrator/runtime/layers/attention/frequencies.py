@@ -29,7 +29,9 @@ def scaled_frequencies(inv_freq: torch.Tensor, base: int, scaling: RopeScaling) 
         first, last = (
             _channel(turns, length, base, 2 * len(inv_freq)) for turns in (scaling.beta_fast, scaling.beta_slow)
         )
-        low, high = max(math.floor(first), 0), min(math.ceil(last), 2 * len(inv_freq) - 1)
+        if scaling.truncate:
+            first, last = math.floor(first), math.ceil(last)
+        low, high = max(first, 0), min(last, 2 * len(inv_freq) - 1)
         pairs = torch.arange(len(inv_freq), dtype=torch.float32, device=inv_freq.device)
         kept = 1 - (pairs - low) / (high - low if high > low else 0.001)
     kept = kept.clamp(0, 1)

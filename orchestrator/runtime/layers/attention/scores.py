@@ -10,6 +10,8 @@ from typing import Any
 import torch
 from torch.nn import functional
 
+from orchestrator.runtime.layers.attention.sinks import softmax_beside
+
 
 def alibi_slopes(heads: int) -> tuple[float, ...]:
     """How fast each head's scores fall with distance (Press et al. 2022, "Train Short, Test Long").
@@ -72,23 +74,29 @@ def for_every_head(groups: torch.Tensor, heads: int) -> torch.Tensor:
     return groups if groups.size(1) == heads else groups.repeat_interleave(heads // groups.size(1), dim=1)
 
 
-def capped_attention(
+def attention_by_scores(
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,
     mask: torch.Tensor,
     scale: float,
-    cap: float,
+    cap: float | None,
+    sinks: torch.Tensor | None,
     dropout: float,
 ) -> torch.Tensor:
-    """Attention with scores cap · tanh(x / cap) (Gemma Team 2024, "Gemma 2", section 2), which no fused kernel has.
+    """Attention with scores cap · tanh(x / cap) (Gemma Team 2024, "Gemma 2", section 2), or with sinks, which no fused
+    kernel of torch has.
 
-    query: [b, heads, sq, d]; key, value: [b, groups, sk, d]; returns [b, heads, sq, d]. `mask` is a `causal_mask`.
+    query: [b, heads, sq, d]; key, value: [b, groups, sk, d]; returns [b, heads, sq, d]. `mask` is a `causal_mask`;
+    `sinks`: those of `softmax_beside`.
     """
     key, value = for_every_head(key, query.size(1)), for_every_head(value, query.size(1))
-    scores = cap * torch.tanh(query @ key.transpose(-2, -1) * (scale / cap))
+    if cap is None:
+        scores = query @ key.transpose(-2, -1) * scale
+    else:
+        scores = cap * torch.tanh(query @ key.transpose(-2, -1) * (scale / cap))
     scores = torch.where(mask, scores, -math.inf) if mask.dtype == torch.bool else scores + mask
-    weights = scores.softmax(dim=-1, dtype=torch.float32).to(query.dtype)
+    weights = softmax_beside(scores, sinks).to(query.dtype)
     if dropout:
         weights = functional.dropout(weights, dropout)
     return weights @ value

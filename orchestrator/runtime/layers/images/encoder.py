@@ -24,7 +24,7 @@ from torch.nn import functional
 from orchestrator.models.blocks.registry import GROUPED_QUERY
 from orchestrator.runtime.layers.attention.masked import MaskedAttention
 from orchestrator.runtime.layers.config import LayerConfig
-from orchestrator.runtime.layers.gelu import gelu
+from orchestrator.runtime.layers.gelu import gelu, quick_gelu
 from orchestrator.runtime.layers.implementation import block_spec_function
 from orchestrator.runtime.layers.normalization.norms import Norm
 from orchestrator.spec.sections.runtime import Layers
@@ -150,6 +150,7 @@ def _changed(config: LayerConfig, **values: Any) -> LayerConfig:
         "attention_dropout": 0.0,
         "alibi": False,
         "attention_logit_softcapping": None,
+        "softmax_type": "vanilla",
         "window_size": None,
         "window_attn_skip_freq": None,
         "has_local_rotation": False,
@@ -162,11 +163,6 @@ def _changed(config: LayerConfig, **values: Any) -> LayerConfig:
     for name, value in {**plain, **values}.items():
         setattr(own, name, value)
     return own
-
-
-def quick_gelu(x: torch.Tensor) -> torch.Tensor:
-    """x · sigmoid(1.702 x), CLIP's approximation; written so that one tensor is kept for the backward pass."""
-    return functional.silu(1.702 * x) / 1.702
 
 
 _ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {

@@ -31,6 +31,8 @@ def obstacles(job: JobSections) -> Iterator[tuple[str, str]]:
     for name in ("sliding_window", "attention_logit_softcapping"):
         if getattr(model, name) is not None:
             yield f"model.{name}", "the layers' own attention does this"
+    if model.has_sinks:
+        yield "model.softmax_type", "it has no sinks"
     if job.data.packs:
         yield "data.chat.packing", "it supports no mask that separates conversations"
     if job.parallelism.context_parallel_size > 1:

@@ -12,6 +12,7 @@ from orchestrator.spec.job_sections import JobSections
 
 _ASKED: Final[Mapping[Feature, tuple[str, Callable[[JobSections], bool]]]] = {
     "adapters": ("model.lora", lambda job: job.model.has_adapters),
+    "attention_sinks": ("model.softmax_type", lambda job: job.model.has_sinks),
     "context_parallelism": (
         "parallelism.context_parallel_size",
         lambda job: job.parallelism.context_parallel_size > 1,

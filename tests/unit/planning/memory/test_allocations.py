@@ -38,6 +38,7 @@ FULL = {"recompute_granularity": "full", "recompute_method": "uniform", "recompu
 
 EXPERTS = {"num_experts": 4, "moe_ffn_hidden_size": 256}
 SHARED = {"moe_shared_expert_intermediate_size": 128}
+QUICK = {"activation": "quick_geglu", "activation_func_clamp_value": 7.0, "glu_linear_offset": 1.0}
 LATENT = {
     **{"kv_lora_rank": 48, "qk_head_dim": 16, "qk_pos_emb_head_dim": 8, "v_head_dim": 20},
     **{"normalization": "RMSNorm", "qk_layernorm": True},
@@ -88,6 +89,14 @@ LAYERS: dict[str, dict[str, Any]] = {
         "model": {"attention_logit_softcapping": 50.0, "num_query_groups": 2},
         "runtime": {"recompute_granularity": "selective"},
     },
+    "sinks": {"model": {"softmax_type": "learnable", "sliding_window": 16}},
+    "sinks in fp32": {"model": {"softmax_type": "learnable"}, "precision": {"dtype": "fp32"}},
+    "sinks, capped, recomputed": {
+        "model": {"softmax_type": "learnable", "attention_logit_softcapping": 50.0},
+        "runtime": {"recompute_granularity": "selective"},
+    },
+    "quick geglu": {"model": {"activation": "quick_geglu"}},
+    "quick geglu, clamped, biases": {"model": {**QUICK, "add_bias_linear": True}},
     "norms of 1 + w": {"model": {"apply_layernorm_1p": True, "normalization": "RMSNorm", "qk_layernorm": True}},
     "sandwich norms": {"model": {"transformer_block_type": "sandwich_ln", "normalization": "RMSNorm"}},
     "sandwich norms, biases, dropout": {
@@ -165,8 +174,9 @@ LAYERS: dict[str, dict[str, Any]] = {
 }
 WITH_EXPERTS: dict[str, dict[str, Any]] = {
     f"experts, {activation}": {"model": {**EXPERTS, **SHARED, "activation": activation}}
-    for activation in ("gelu", "relu", "squared_relu", "swiglu", "geglu")
+    for activation in ("gelu", "relu", "squared_relu", "swiglu", "geglu", "quick_geglu")
 }
+WITH_EXPERTS["experts with biases, clamped"] = {"model": {**EXPERTS, **QUICK, "add_bias_linear": True}}
 WITH_EXPERTS["experts, gated"] = {"model": {**EXPERTS, **SHARED, "moe_shared_expert_gate": True}}
 WITH_EXPERTS["experts, gated, sequence parallel"] = {**WITH_EXPERTS["experts, gated"], "parallelism": SP}
 STEPS: dict[str, dict[str, Any]] = {
@@ -187,6 +197,9 @@ STEPS: dict[str, dict[str, Any]] = {
     "further tokens, pipeline": {"model": {**SMALL_VOCABULARY, "mtp_num_layers": 1}, "parallelism": PP2},
     "capped logits": {"model": {"final_logit_softcapping": 30.0, "sliding_window": 16}},
     "capped scores": {"model": {**SMALL_VOCABULARY, "attention_logit_softcapping": 50.0, "seq_length": 512}},
+    "sinks": {
+        "model": {**SMALL_VOCABULARY, "softmax_type": "learnable", "sliding_window": 16, "window_attn_skip_freq": 2}
+    },
     "multipliers": {
         "model": {
             **{**SMALL_VOCABULARY, "embedding_multiplier": 3.0, "residual_multiplier": 0.3, "logit_scale": 0.5},

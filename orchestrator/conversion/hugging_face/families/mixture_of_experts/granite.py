@@ -15,19 +15,19 @@ from orchestrator.models.blocks.weights import Rule
 _LAYER = "model.layers.{n}."
 _SHARED = "moe_shared_expert_intermediate_size"
 _SHARED_WIDTH = "shared_intermediate_size"
-_STACKED = {
+_PACKED = {
     f"{MLP}router.weight": "router.layer.weight",
     f"{MLP}experts.experts.linear_fc1.weight": "input_linear.weight",
     f"{MLP}experts.experts.linear_fc2.weight": "output_linear.weight",
 }
 
 
-def _stacked(rule: Rule) -> Rule:
-    name = _STACKED.get(rule.ours)
+def _packed(rule: Rule) -> Rule:
+    name = _PACKED.get(rule.ours)
     if name is None:
         return rule
     found = replace(rule, theirs=(f"{_LAYER}block_sparse_moe.{name}",), transform="same")
-    return replace(found, of_experts="stacked") if rule.of_experts else found
+    return replace(found, packed=rule.of_experts)
 
 
 def _width(said: Said, fields: dict[str, Any]) -> dict[str, Any]:
@@ -46,7 +46,7 @@ GRANITE_MOE = replace(
     name="Granite with experts",
     model_type="granitemoe",
     architecture="GraniteMoeForCausalLM",
-    rules=(*FIRST, QKV, *map(_stacked, _EXPERTS)),
+    rules=(*FIRST, QKV, *map(_packed, _EXPERTS)),
     sizes={
         **GRANITE.sizes,
         "num_experts": "num_local_experts",
