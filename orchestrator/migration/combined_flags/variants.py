@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from orchestrator.migration.combined_flags.base import FlagGroup
-from orchestrator.migration.combined_flags.experts import FREQUENCY
+from orchestrator.migration.combined_flags.blocks.experts import FREQUENCY
 from orchestrator.migration.megatron_flags.flag_writer import FlagWriter
 from orchestrator.migration.megatron_flags.given_flags import MEGATRON, GivenFlags
 from orchestrator.migration.report import WRITE_IT
