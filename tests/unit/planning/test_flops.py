@@ -51,6 +51,25 @@ def test_a_window_takes_away_what_is_not_seen(make_job: Any) -> None:
     assert mixed == pytest.approx((of_scores() + 2 * of_scores(sliding_window=8)) / 3)
 
 
+def test_linear_attention_in_some_layers(make_job: Any) -> None:
+    """Every second layer has 6 FLOPs for each weight, and 3 · 8 for each element of its states, in place of attention's
+    scores.
+    """
+    sizes = {"linear_num_key_heads": 2, "linear_num_value_heads": 6, "linear_key_head_dim": 10}
+    model = {"num_layers": 4, "add_bias_linear": False, "num_query_groups": 2, "attention_output_gate": True}
+    delta = {**sizes, "linear_attention_freq": 2, "linear_value_head_dim": 12, "linear_conv_kernel_dim": 3}
+    plain, linear = make_job(model=model), make_job(model={**model, **delta})
+    h, s, d = plain.model.hidden_size, plain.model.seq_length, plain.model.head_dim
+    q, k = plain.model.num_attention_heads * d, 2 * d
+    attention = 6 * (h * (2 * q + 2 * k) + q * h) + 12 * q * s
+    keys, values = 2 * 10, 6 * 12
+    in_place = 6 * (h * (2 * keys + 2 * values + 2 * 6) + values * h) + 3 * (
+        8 * values * 10 + 2 * 3 * (2 * keys + values)
+    )
+    assert model_flops(linear, 7, 512) - model_flops(plain, 7, 512) == 7 * 2 * (in_place - attention)
+    assert formula(linear).startswith(formula(plain))
+
+
 def test_grouped_queries_and_a_gate(make_job: Any) -> None:
     job = make_job(
         model={

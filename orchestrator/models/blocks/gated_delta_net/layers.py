@@ -200,7 +200,7 @@ class GatedDeltaNet(MegatronModule):
         """
         sizes = self.sizes
         widths = [sizes.convolved, sizes.shared * sizes.value, sizes.shared, sizes.shared]
-        grouped = projected.unflatten(-1, (sizes.key_heads, sum(widths)))
+        grouped = projected.view(*projected.shape[:2], sizes.key_heads, sum(widths))
         channels, gate, beta, alpha = torch.split(grouped, widths, dim=-1)
         gate = gate.reshape(*projected.shape[:2], -1, sizes.value)
         beta, alpha = (each.flatten(2).transpose(0, 1) for each in (beta, alpha))
@@ -209,7 +209,8 @@ class GatedDeltaNet(MegatronModule):
     def _inputs(self, convolved: torch.Tensor, beta: torch.Tensor, alpha: torch.Tensor, weights: HeadWeights) -> Inputs:
         """From convolved [b, channels, s]. Value heads that share a key head follow each other."""
         sizes = self.sizes
-        grouped = convolved.transpose(1, 2).unflatten(-1, (sizes.key_heads, sizes.convolved))
+        grouped = convolved.transpose(1, 2)
+        grouped = grouped.view(*grouped.shape[:2], sizes.key_heads, sizes.convolved)
         query, key, value = torch.split(grouped, [sizes.key, sizes.key, sizes.shared * sizes.value], dim=-1)
         query, key = (_of_length_one(each.float()).repeat_interleave(sizes.shared, dim=2) for each in (query, key))
         value = value.reshape(*value.shape[:2], -1, sizes.value).float()
@@ -334,7 +335,7 @@ def chunked_delta_rule(inputs: Inputs, state: torch.Tensor | None, chunk: int) -
     def in_chunks(tensor: torch.Tensor) -> torch.Tensor:
         """[b, heads, chunks, tokens, ...]"""
         padded = functional.pad(tensor, (*(0, 0) * (tensor.dim() - 2), 0, padding))
-        return padded.unflatten(1, (-1, chunk)).movedim(3, 1)
+        return padded.view(batch, -1, chunk, *padded.shape[2:]).movedim(3, 1)
 
     query, key, value, decay, beta = map(in_chunks, inputs)
     query, beta, total = query / math.sqrt(width), beta[..., None], decay.cumsum(dim=-1)
