@@ -126,7 +126,7 @@ ONLY = {
     "granite": ("tp2-sp", "pp2", "dp2", "tp2-pp2-interleaved-sp"),
     "olmo2": ("tp2", "tp2-sp", "pp2", "dp2", "cp2", "tp2-pp2-interleaved-sp"),
     "deepseek": ("ep2", "tp2-sp", "tp2-pp2-sp"),
-    "mtp": ("tp2-sp", "pp2", "dp2", "cp2", "tp2-pp2-interleaved-sp"),
+    "mtp": ("pp2", "dp2", "cp2", "tp2-pp2-interleaved-sp"),
     "muon": ("plain-optimizer", "tp2-sp", "pp2", "dp2", "dp2-plain-optimizer", "cp2", "tp2-pp2-interleaved-sp"),
 }
 """Where a family differs from another in its norms, windows and positions, or in its optimizer alone, and other layouts
