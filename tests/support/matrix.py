@@ -148,7 +148,7 @@ ONLY = {
     "neox": ("tp2", "tp2-sp", "pp2", "dp2", "cp2", "tp2-pp2-interleaved-sp"),
     "deepseek": ("ep2", "tp2-sp", "tp2-pp2-sp"),
     "delta": ("ep2", "tp2-sp", "tp2-pp2-interleaved-sp"),
-    "mtp": ("tp2-sp", "pp2", "dp2", "cp2", "tp2-pp2-interleaved-sp"),
+    "mtp": ("pp2", "dp2", "cp2", "tp2-pp2-interleaved-sp"),
     "gpt-oss": ("ep2", "cp2", "tp2-sp", "tp2-pp2-sp"),
     "muon": ("plain-optimizer", "tp2-sp", "pp2", "dp2", "dp2-plain-optimizer", "cp2", "tp2-pp2-interleaved-sp"),
 }
