@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 
-from orchestrator.conversion.weight_mapping import DECODER, VISION, layers_differ, stack_of
+from orchestrator.conversion.weight_mapping import DECODER, VISION, Weight, layers_differ, stack_of
 from orchestrator.models.blocks.grouped_query_attention.matrices import cross_matrices
 from orchestrator.models.blocks.mlp import matrices as mlp
 from orchestrator.models.blocks.weights import linears
@@ -46,6 +46,11 @@ def shape_of(key: str, model: ModelSpec, rows: int) -> tuple[int, ...]:
         "mlp.router": (model.expert_count, hidden),
     }[name]
     return matrix if kind == "weight" else matrix[:1]
+
+
+def shape_of_weight(weight: Weight, model: ModelSpec, rows: int) -> tuple[int, ...]:
+    """Of a tensor that becomes theirs: of one expert, or of all in a layer."""
+    return (*weight.experts, *shape_of(weight.rule.ours, model, rows))
 
 
 _ATTENTION, _CROSS_ATTENTION = "self_attention.", "cross_attention."

@@ -24,6 +24,8 @@ class Weight(NamedTuple):
     within: tuple[int, ...]
     """How many there are along these."""
     theirs: tuple[str, ...]
+    experts: tuple[int, ...] = ()
+    """Where the tensor is of all experts of a layer: how many there are, its first dimension."""
 
 
 class OneOf(NamedTuple):
@@ -164,7 +166,8 @@ def _of_layer(rule: Rule, layer: int | None, model: ModelSpec) -> Iterator[Weigh
         rule = replace(rule, ours=f"{DECODER}{layer}.{rule.ours.removeprefix(DECODER)}")
         place, within = (), ()
     if not rule.of_experts:
-        yield Weight(rule, place, within, tuple(name.format(n=layer) for name in rule.theirs))
+        experts = (model.expert_count,) if rule.joins_experts else ()
+        yield Weight(rule, place, within, tuple(name.format(n=layer) for name in rule.theirs), experts)
         return
     for expert in range(model.expert_count):
         theirs = tuple(name.format(n=layer, e=expert) for name in rule.theirs)

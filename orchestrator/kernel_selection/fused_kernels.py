@@ -18,7 +18,8 @@ def rotates_projection(job: JobSpec, layers: Layers) -> bool:
     is_rotated = supports and model.position_embedding_type == "rope"
     plainly = degrees.context_parallel_size == 1 and model.attention_logit_softcapping is None
     able = layers == "transformer_engine" or (job.runtime.device != "cpu" and plainly)
-    return able and is_rotated and own and not model.qk_layernorm and not model.rotates_by_layer
+    plain = not (model.qk_layernorm or model.qk_l2_norm or model.rotates_by_layer)
+    return able and is_rotated and own and plain
 
 
 def fuses_rotation(model: ModelSpec, layers: Layers) -> bool:

@@ -19,7 +19,7 @@ from orchestrator.conversion.hugging_face.processor_files import image_token, wr
 from orchestrator.conversion.hugging_face.tokenizer_files import SpecialIds, write_tokenizer
 from orchestrator.conversion.hugging_face.transforms import TRANSFORMS
 from orchestrator.conversion.progress import progress
-from orchestrator.conversion.shapes import shape_of
+from orchestrator.conversion.shapes import shape_of_weight
 from orchestrator.conversion.staging import drafted, require_free, require_room
 from orchestrator.conversion.tensors.shards import Entry, ShardFiles, in_shards
 from orchestrator.conversion.tensors.stored_weights import StoredWeights
@@ -66,7 +66,7 @@ class Source:
         for weight in weights:
             key = weight.rule.ours
             self._check(weight)
-            shape = shape_of(key, self.model, max(self.weights.shape(key)[0], self.rows))
+            shape = shape_of_weight(weight, self.model, max(self.weights.shape(key)[0], self.rows))
             dtype = self._dtype(weight)
             parts = self._parts(weight, torch.empty(shape, dtype=dtype, device="meta"))
             found += [Entry(name, tuple(part.shape), dtype) for name, part in zip(weight.theirs, parts, strict=True)]
@@ -104,7 +104,8 @@ class Source:
     def _check(self, weight: Weight) -> None:
         key = weight.rule.ours
         rows = self.weights.shape(key)[0] if key in self.weights else 0
-        for name, shape in {key: shape_of(key, self.model, max(rows, self.rows)), **self._beside(weight)}.items():
+        whole = shape_of_weight(weight, self.model, max(rows, self.rows))
+        for name, shape in {key: whole, **self._beside(weight)}.items():
             require_stored(self.weights, name, (*weight.within, *shape))
 
 

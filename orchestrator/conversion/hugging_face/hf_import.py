@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import shutil
 import time
 from pathlib import Path
@@ -12,7 +13,7 @@ from megatron.core.dist_checkpointing.core import CheckpointingConfig, save_conf
 
 from orchestrator.conversion.hugging_face.transforms import TRANSFORMS
 from orchestrator.conversion.progress import progress
-from orchestrator.conversion.shapes import shape_of
+from orchestrator.conversion.shapes import shape_of_weight
 from orchestrator.conversion.staging import require_room
 from orchestrator.conversion.tensors.safetensors_reader import PublishedWeights
 from orchestrator.conversion.tensors.tensor_writer import TensorPart, write_tensors
@@ -90,7 +91,7 @@ def check_copies(published: PublishedWeights, weights: list[Weight]) -> None:
 def _their_shapes(weights: list[Weight], model: ModelSpec, words: Vocabulary) -> dict[str, tuple[int, ...]]:
     shapes = {}
     for weight in weights:
-        whole = torch.empty(shape_of(weight.rule.ours, model, words.size), device="meta")
+        whole = torch.empty(shape_of_weight(weight, model, words.size), device="meta")
         parts = TRANSFORMS[weight.rule.transform].to_theirs(whole, model, words.size)
         shapes.update({name: tuple(part.shape) for name, part in zip(weight.theirs, parts, strict=True)})
     return shapes
@@ -110,7 +111,8 @@ def _parts(
             tensor = TRANSFORMS[weight.rule.transform].to_ours(theirs, model, words.padded_size)
             return tensor.to(dtype).contiguous()
 
-        return TensorPart(key, weight.place, weight.within, shape_of(key, model, words.padded_size), dtype, make)
+        shape = shape_of_weight(weight, model, words.padded_size)
+        return TensorPart(key, weight.place, weight.within, shape, dtype, make)
 
     return tuple(map(part, weights))
 
@@ -132,9 +134,11 @@ def _objects(weights: list[Weight]) -> list[str]:
     found = ["output_layer._extra_state/shard_0_1"]
     for weight in weights:
         module = weight.rule.ours.rpartition(".")[0]
-        if weight.within:
-            numbers = (".".join(map(str, indices)) for indices in (weight.place, weight.within))
-            found.append(f"{module}._extra_state/shard_{'_'.join(numbers)}")
+        within = (*weight.within, *weight.experts)
+        if within:
+            for expert in itertools.product(*map(range, weight.experts)):
+                numbers = (".".join(map(str, indices)) for indices in ((*weight.place, *expert), within))
+                found.append(f"{module}._extra_state/shard_{'_'.join(numbers)}")
         elif stack_of(module) or module.endswith(("final_layernorm", "projector.linear_fc1", "projector.linear_fc2")):
             found.append(f"{module}._extra_state/shard_0_1")
     return list(dict.fromkeys(found))

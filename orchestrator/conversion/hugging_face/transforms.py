@@ -96,6 +96,9 @@ def _pad_rows(parts: Sequence[torch.Tensor], model: ModelSpec, rows: int) -> tor
 TRANSFORMS = {
     "same": Transform(lambda ours, model, rows: [ours], lambda theirs, model, rows: theirs[0]),
     "transposed": Transform(lambda ours, model, rows: [ours.t()], lambda theirs, model, rows: theirs[0].t()),
+    "transposed_experts": Transform(
+        lambda ours, model, rows: [ours.transpose(1, 2)], lambda theirs, model, rows: theirs[0].transpose(1, 2)
+    ),
     "joined_halves": Transform(
         lambda ours, model, rows: ours.chunk(2), lambda theirs, model, rows: torch.cat([*theirs])
     ),

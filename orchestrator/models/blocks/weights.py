@@ -46,6 +46,8 @@ class Rule:
     """Only where it is not."""
     of_experts: bool = False
     """Keys of experts hold those of all, along their second dimension."""
+    joins_experts: bool = False
+    """Their tensor is of all experts of a layer, along its first dimension."""
     only_in: Literal["dense", "routed"] | None = None
     """Only in layers with an MLP, or only in those with experts."""
     stays_fp32: bool = False

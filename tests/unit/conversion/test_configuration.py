@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from orchestrator.conversion.hugging_face.families.registry import (
     family_of_model,
     family_of_type,
 )
-from orchestrator.conversion.shapes import shape_of
+from orchestrator.conversion.shapes import shape_of_weight
 from orchestrator.conversion.weight_mapping import Family
 from orchestrator.errors import UserError
 from orchestrator.planning.parameters import parameters
@@ -43,6 +44,7 @@ PRESETS = {
     **{"granite3.1-2b": "granite", "smollm3-3b": "smollm3", "glm4-9b": "glm4", "glm4-32b": "glm4"},
     **{"olmo2-1b": "olmo2", "olmo2-32b": "olmo2"},
     **{"deepseek-v2-lite": "deepseek_v2", "deepseek-v2": "deepseek_v2"},
+    **{"llama4-scout": "llama4_text", "llama4-maverick": "llama4_text"},
     **{"qwen3-30b-a3b": "qwen3_moe", "t5-base": "t5", "t5-v1.1-base": "t5"},
 }
 
@@ -62,12 +64,11 @@ def test_presets_are_of_their_families(preset: str, family: str) -> None:
     found = family_of_model(job.model)
     assert found.model_type == family
     shapes = {
-        (weight.rule.ours, weight.place): shape_of(weight.rule.ours, job.model, job.model.vocab_size)
+        (weight.rule.ours, weight.place): shape_of_weight(weight, job.model, job.model.vocab_size)
         for weight in found.weights(job.model)
         if not weight.rule.ours.endswith(".expert_bias")  # which is no parameter
     }
-    sizes = (shape[0] * (shape[1] if len(shape) > 1 else 1) for shape in shapes.values())
-    assert sum(sizes) == parameters(job, job.model.vocab_size).total
+    assert sum(map(math.prod, shapes.values())) == parameters(job, job.model.vocab_size).total
     again = job_of(to_model(to_config(job.model, found, job.model.vocab_size), found)).model
     unlike = {name for name in type(again).model_fields if getattr(again, name) != getattr(job.model, name)}
     # What is the same, written out, and how long a training sample is.
@@ -112,6 +113,22 @@ GLM = {"model_type": "glm4_moe", "first_k_dense_replace": 0}
         (
             {"model_type": "stablelm", "use_parallel_residual": True},
             ("unsupported_config_value", "use_parallel_residual", "true"),
+        ),
+        *(
+            ({"model_type": "llama4_text", **more}, ("unsupported_config_value", *more))
+            for more in (
+                *({"attention_bias": True}, {"num_experts_per_tok": 2}, {"moe_layers": []}, {"moe_layers": 1}),
+                *({"interleave_moe_layer_step": 2}, {"interleave_moe_layer_step": 0}, {"attention_chunk_size": None}),
+                *({"no_rope_layers": [0]}, {"no_rope_layer_interval": 1}, {"layer_types": ["sliding_attention"]}),
+            )
+        ),
+        (
+            {"model_type": "llama4_text", "num_hidden_layers": 4, "attn_scale": -1.0},
+            ("unsupported_config_value", "attn_scale", "-1.0"),
+        ),
+        (
+            {"model_type": "llama4_text", "num_hidden_layers": 4, "floor_scale": 0},
+            ("unsupported_config_value", "floor_scale", "0"),
         ),
         ({"model_type": "stablelm", "qk_layernorm": True}, ("unsupported_config_value", "qk_layernorm", "true")),
         ({"attention_bias": True}, ("unsupported_config_value", "attention_bias", "true")),

@@ -31,3 +31,12 @@ def test_how_tokens_are_routed_is_read_and_written(flags: Flags) -> None:
     assert said[said.index("--moe-aux-loss-coeff") + 1 :][:2] == ["0.0001", "0.01"]
     one = flags(*["--num-experts", "8", "--disable-bias-linear", "--moe-router-topk-scaling-factor", "1.0"])
     assert one.job.model.moe_router_topk_scaling_factor is None
+
+
+def test_weighted_inputs_are_read_and_written(flags: Flags) -> None:
+    said = "--num-experts 8 --disable-bias-linear --moe-router-topk 1 --moe-router-score-function sigmoid"
+    migrated = flags(*said.split(), "--moe-apply-probs-on-input")
+    assert migrated.job.model.moe_apply_probs_on_input
+    written = to_megatron(migrated.job)
+    assert ("--moe-apply-probs-on-input",) in [tuple(flag) for _, group in written.groups for flag in group]
+    assert not flags(*said.split()).job.model.moe_apply_probs_on_input

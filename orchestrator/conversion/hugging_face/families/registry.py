@@ -24,6 +24,7 @@ from orchestrator.conversion.hugging_face.families.mixture_of_experts.deepseek i
     DEEPSEEK_V3_DENSE,
 )
 from orchestrator.conversion.hugging_face.families.mixture_of_experts.glm import GLM4_MOE
+from orchestrator.conversion.hugging_face.families.mixture_of_experts.llama4 import LLAMA4
 from orchestrator.conversion.hugging_face.families.mixture_of_experts.mixtral import MIXTRAL
 from orchestrator.conversion.hugging_face.families.nemotron import NEMOTRON
 from orchestrator.conversion.hugging_face.families.phi import PHI3
@@ -41,7 +42,7 @@ from orchestrator.spec.model import ModelSpec
 
 FAMILIES = (
     *(LLAMA, MISTRAL, MIXTRAL, QWEN2, QWEN2_MOE, QWEN3, QWEN3_MOE, GLM4_MOE, GEMMA, GEMMA2, GEMMA3, GPT2),
-    *(PHI3, STARCODER2, STABLELM, NEMOTRON, OLMO2, GRANITE, SMOLLM3, GLM4),
+    *(LLAMA4, PHI3, STARCODER2, STABLELM, NEMOTRON, OLMO2, GRANITE, SMOLLM3, GLM4),
     *(DEEPSEEK_V2, DEEPSEEK_V3, DEEPSEEK_V2_DENSE, DEEPSEEK_V3_DENSE),
     *(MEGATRON_BERT, MEGATRON_BERT_MASKED, BERT, BERT_MASKED, T5, MT5),
     *(LLAVA, LLAVA_MISTRAL, LLAVA_QWEN2),

@@ -15,7 +15,12 @@ if TYPE_CHECKING:
 
 def settings(model: Fields) -> dict[str, Any]:
     """Attributes of the layers' configuration beside megatron-core's own."""
-    return {"qk_layernorm_scope": model.qk_layernorm_scope}
+    scale = model.attention_temperature_scale
+    return {
+        "qk_layernorm_scope": model.qk_layernorm_scope,
+        "normalizes_rotated": model.qk_l2_norm,
+        "query_temperature": None if scale is None else (scale, model.attention_temperature_interval),
+    }
 
 
 def place(layer: Any, config: Any, tools: LayerTools) -> None:

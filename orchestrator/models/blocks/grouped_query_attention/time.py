@@ -16,7 +16,8 @@ def moved(model: Fields, work: CoreWork) -> ForwardBackward:
     query = work.tokens * (model.num_attention_heads * model.head_dim) / work.tp
     key = work.tokens * (model.query_groups * model.head_dim) / work.tp
     inputs = _inputs(model, work, query, key)
-    return inputs.plus(work.norm, query + key) if model.qk_layernorm else inputs
+    normed = 1.0 if model.qk_layernorm else rotated_layers(model) if model.qk_l2_norm else 0.0
+    return inputs.plus(work.norm, normed * (query + key))
 
 
 def _inputs(model: Fields, work: CoreWork, query: float, key: float) -> ForwardBackward:

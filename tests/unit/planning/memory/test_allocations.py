@@ -105,6 +105,8 @@ LAYERS: dict[str, dict[str, Any]] = {
         },
         "parallelism": SP,
     },
+    "norm without weights": {"model": {"qk_l2_norm": True}},
+    "norm without weights, groups": {"model": {"qk_l2_norm": True, "num_query_groups": 2}},
     "latents": {"model": LATENT},
     "latents in fp32": {"model": LATENT, "precision": {"dtype": "fp32"}},
     "latents of queries too": {"model": {**LATENT, "q_lora_rank": 40}, "parallelism": SP},
@@ -137,6 +139,12 @@ WITH_EXPERTS: dict[str, dict[str, Any]] = {
     for activation in ("gelu", "relu", "squared_relu", "swiglu", "geglu")
 }
 WITH_EXPERTS["experts, gated"] = {"model": {**EXPERTS, **SHARED, "moe_shared_expert_gate": True}}
+WITH_EXPERTS["experts, weighted inputs"] = {
+    "model": {
+        **{**EXPERTS, **SHARED, "activation": "swiglu", "moe_router_topk": 1, "moe_router_score_function": "sigmoid"},
+        "moe_apply_probs_on_input": True,
+    }
+}
 WITH_EXPERTS["experts, gated, sequence parallel"] = {**WITH_EXPERTS["experts, gated"], "parallelism": SP}
 STEPS: dict[str, dict[str, Any]] = {
     "plain": {},
@@ -159,6 +167,12 @@ STEPS: dict[str, dict[str, Any]] = {
         }
     },
     "every second layer without positions": {"model": {**SMALL_VOCABULARY, "no_rope_freq": 2}},
+    "temperature in every second layer, groups": {
+        "model": {
+            **{**SMALL_VOCABULARY, "no_rope_freq": 2, "attention_temperature_scale": 0.1, "qk_l2_norm": True},
+            "num_query_groups": 2,
+        }
+    },
     "two rotary bases, sandwich norms": {
         "model": {
             **{**SMALL_VOCABULARY, "sliding_window": 16, "window_attn_skip_freq": 2, "rotary_base_local": 100},
