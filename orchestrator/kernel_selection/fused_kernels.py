@@ -18,7 +18,8 @@ def rotates_projection(job: JobSpec, layers: Layers) -> bool:
     is_rotated = supports and model.position_embedding_type == "rope"
     plainly = degrees.context_parallel_size == 1 and not model.keeps_scores("torch")
     able = layers == "transformer_engine" or (job.runtime.device != "cpu" and plainly)
-    is_plain = not model.qk_layernorm and not model.rotates_by_layer and not model.attention_output_gate
+    normalized = model.qk_layernorm or model.qk_l2_norm
+    is_plain = not (normalized or model.rotates_by_layer or model.attention_output_gate)
     return able and is_rotated and own and is_plain
 
 

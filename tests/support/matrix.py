@@ -86,6 +86,13 @@ FAMILIES: dict[str, dict[str, Any]] = {
         **{"embedding_multiplier": 3.0, "residual_multiplier": 0.3, "logit_scale": 0.5, "add_bias_linear": False},
     },
     "neox": {**_MODEL, "parallel_residual": "two_norms", "rotary_percent": 0.25},
+    "llama4": {
+        **{**_MODEL, "activation": "swiglu", "normalization": "RMSNorm", "num_query_groups": 2, "qk_l2_norm": True},
+        **{"add_bias_linear": False, "no_rope_freq": 2, "attention_temperature_scale": 0.7},
+        **{"attention_temperature_interval": 3, "attention_chunk_size": 32, "num_experts": 4, "moe_layer_freq": 2},
+        **{"moe_ffn_hidden_size": 48, "moe_shared_expert_intermediate_size": 48, "moe_router_topk": 1},
+        **{"moe_router_score_function": "sigmoid", "moe_apply_probs_on_input": True, "moe_aux_loss_coeff": 0.05},
+    },
     "bert": {**_MODEL, "architecture": "bert", "position_embedding_type": "learned_absolute", "vocab_size": 320},
     "post-ln": {
         **{**_MODEL, "architecture": "bert", "position_embedding_type": "learned_absolute", "vocab_size": 320},
@@ -150,6 +157,7 @@ ONLY = {
     "delta": ("ep2", "tp2-sp", "tp2-pp2-interleaved-sp"),
     "mtp": ("pp2", "dp2", "cp2", "tp2-pp2-interleaved-sp"),
     "gpt-oss": ("ep2", "cp2", "tp2-sp", "tp2-pp2-sp"),
+    "llama4": ("ep2", "tp2-sp", "pp2"),
     "muon": ("plain-optimizer", "tp2-sp", "pp2", "dp2", "dp2-plain-optimizer", "cp2", "tp2-pp2-interleaved-sp"),
 }
 """Where a family differs from another in its norms, windows and positions, or in its optimizer alone, and other layouts

@@ -36,6 +36,26 @@ LISTED_LAYERS = Derived(
 """The last of every so many layers has experts, but for those that are listed."""
 
 
+def _stepped_layers(said: Said, fields: dict[str, Any]) -> dict[str, Any]:
+    step, listed = said("interleave_moe_layer_step"), said("moe_layers")
+    numbers = range(fields["num_layers"])
+    if listed is None:
+        every = whole(step, "interleave_moe_layer_step")
+        return _layers([(n + 1) % every == 0 for n in numbers], "interleave_moe_layer_step", step)
+    if not isinstance(listed, list):
+        raise no_network("moe_layers", listed)
+    return _layers([n in listed for n in numbers], "moe_layers", listed)
+
+
+STEPPED_LAYERS = Derived(
+    ("moe_layer_freq",),
+    ("moe_layers", "interleave_moe_layer_step"),
+    _stepped_layers,
+    lambda model: {"moe_layers": [number for number, routed in enumerate(model.moe_layers) if routed]},
+)
+"""Listed layers have experts; where there is no list, the last of every so many."""
+
+
 def _later_layers(said: Said, fields: dict[str, Any]) -> dict[str, Any]:
     first = whole(said("first_k_dense_replace") or 0, "first_k_dense_replace", least=0)
     return _layers([n >= first for n in range(fields["num_layers"])], "first_k_dense_replace", first)

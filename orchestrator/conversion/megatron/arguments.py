@@ -41,7 +41,7 @@ SAME_OF_EXPERTS = (
     *("moe_router_score_function", "moe_router_pre_softmax", "moe_router_dtype", "moe_router_load_balancing_type"),
     *("moe_aux_loss_coeff", "moe_z_loss_coeff", "moe_expert_capacity_factor", "moe_token_dispatcher_type"),
     *("moe_router_topk_scaling_factor", "moe_router_num_groups", "moe_router_group_topk", "moe_shared_expert_gate"),
-    *("moe_router_enable_expert_bias", "moe_router_bias_update_rate"),
+    *("moe_router_enable_expert_bias", "moe_router_bias_update_rate", "moe_apply_probs_on_input"),
 )
 """The same where there are experts."""
 _ACTIVATIONS = {"swiglu": "swiglu", "squared_relu": "squared_relu", "quick_geglu": "quick_geglu"}
@@ -63,7 +63,6 @@ _NOT_HERE = {
     "qk_l2_norm": "queries and keys of length 1",
     "softmax_type": "another softmax of the scores",
     "linear_attention_freq": "linear attention",
-    "moe_apply_probs_on_input": "experts' inputs scaled by the router",
     "moe_latent_size": "latent experts",
     "experimental_attention_variant": "another attention",
 }

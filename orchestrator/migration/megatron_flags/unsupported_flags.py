@@ -169,7 +169,7 @@ _OTHER_TRAINING: dict[str, str] = {
     _NO_MUP: "use-mup",
     _EXPERTS: """
         moe-router-force-load-balancing moe-router-force-biased= moe-router-quantile-balancing-ema=
-        moe-input-jitter-eps= moe-token-drop-policy= moe-apply-probs-on-input moe-latent-size=""",
+        moe-input-jitter-eps= moe-token-drop-policy= moe-latent-size=""",
     "write the layers that have experts, as in [0, 1, 0, 1]": "expert-interval=",
     "experts beside a dense MLP are not in this version": "mlp-type=",
     "a norm after the embedding (BLOOM's) is not in this version": "embed-layernorm",

@@ -30,6 +30,11 @@ class LayerConfig(TransformerConfig):
     no_rotation_freq: int | None = None
     """Layers whose number is a multiple of this do not rotate queries and keys. megatron-core's `no_rope_freq` asks for
     as many layers as make up whole rounds."""
+    normalizes_rotated: bool = False
+    """Heads of rotated queries and keys are normalised, without weights."""
+    query_temperature: tuple[float, int] | None = None
+    """Queries that are not rotated are multiplied by a factor that grows with their position: its scale, and tokens
+    between two values."""
     flash_attention: bool = False
     """The core of attention is FlashAttention 4."""
     normalizes_inputs: bool = True
@@ -45,8 +50,8 @@ class LayerConfig(TransformerConfig):
 
     @property
     def rotates_by_layer(self) -> bool:
-        """Whether layers differ in how they rotate queries and keys."""
-        return self.has_local_rotation or self.no_rotation_freq is not None
+        """Whether layers differ in how they rotate queries and keys, or in what they do to those."""
+        return self.has_local_rotation or self.no_rotation_freq is not None or self.normalizes_rotated
 
     def rotation_of(self, layer_number: int) -> int | None:
         """Which rotary frequencies a layer has: 0 for those of the model, 1 for those of layers with a window; None for

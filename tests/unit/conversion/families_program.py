@@ -54,6 +54,13 @@ LLAMA3 = {
     **{"rope_type": "llama3", "rope_theta": 500000.0, "factor": 4.0, "original_max_position_embeddings": 16},
     **{"low_freq_factor": 1.0, "high_freq_factor": 4.0},
 }
+LLAMA4 = {
+    **{"head_dim": 16, "intermediate_size": 40, "intermediate_size_mlp": 56, "num_local_experts": 4},
+    **{"floor_scale": 3, "attn_scale": 0.7, "attention_chunk_size": 32, "pad_token_id": None},
+    **{"no_rope_layer_interval": 2, "rms_norm_eps": 1e-3},
+}
+LLAMA4_ROPE = {**LLAMA3, "high_freq_factor": 1.0}
+"""Nothing between the frequencies that stay and those that are divided."""
 BERT = {
     **{"vocab_size": VOCAB, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4},
     **{"intermediate_size": 48, "max_position_embeddings": 32},
@@ -137,6 +144,16 @@ def configurations() -> dict[str, Any]:
             **SIZES, **FACTORS, num_local_experts=4, num_experts_per_tok=3, shared_intermediate_size=56
         ),
         "granite-moe-without-shared": transformers.GraniteMoeSharedConfig(**SIZES, head_dim=16),
+        "llama4": transformers.Llama4TextConfig(
+            **{**SIZES, **LLAMA4, "num_hidden_layers": 4}, interleave_moe_layer_step=2, rope_parameters=LLAMA4_ROPE
+        ),
+        "llama4-all-routed": transformers.Llama4TextConfig(
+            **{**SIZES, **LLAMA4, "num_hidden_layers": 4, "attn_temperature_tuning": False, "use_qk_norm": False},
+            **{"no_rope_layers": [1, 1, 0, 1], "tie_word_embeddings": True, "layer_types": ["full_attention"] * 4},
+        ),
+        "llama4-listed": transformers.Llama4TextConfig(
+            **{**SIZES, **LLAMA4}, moe_layers=[1], no_rope_layers=[1, 1], rope_parameters=LLAMA3
+        ),
         "qwen2": transformers.Qwen2Config(**SIZES, tie_word_embeddings=True),
         "qwen3": transformers.Qwen3Config(**SIZES, head_dim=16),
         "gemma": transformers.GemmaConfig(**SIZES, head_dim=16),

@@ -20,7 +20,7 @@ from orchestrator.conversion.hugging_face.families.registry import (
     family_of_model,
     family_of_type,
 )
-from orchestrator.conversion.shapes import shape_of
+from orchestrator.conversion.shapes import shape_of_weight
 from orchestrator.conversion.weight_mapping import Family
 from orchestrator.errors import UserError
 from orchestrator.planning.parameters import parameters
@@ -50,6 +50,7 @@ PRESETS = {
     **{"mamba2-130m": "mamba2", "mamba2-2.7b": "mamba2"},
     **{"nemotron-h-4b": "nemotron_h", "nemotron-h-8b": "nemotron_h", "nemotron-h-47b": "nemotron_h"},
     **{"deepseek-v2-lite": "deepseek_v2", "deepseek-v2": "deepseek_v2"},
+    **{"llama4-scout": "llama4_text", "llama4-maverick": "llama4_text"},
     **{"qwen3-30b-a3b": "qwen3_moe", "t5-base": "t5", "t5-v1.1-base": "t5"},
 }
 
@@ -69,7 +70,7 @@ def test_presets_are_of_their_families(preset: str, family: str) -> None:
     found = family_of_model(job.model)
     assert found.model_type == family
     shapes = {
-        (weight.rule.ours, weight.place): shape_of(weight.rule.ours, job.model, job.model.vocab_size)
+        (weight.rule.ours, weight.place): shape_of_weight(weight, job.model, job.model.vocab_size)
         for weight in found.weights(job.model)
         if not weight.rule.ours.endswith(".expert_bias")  # which is no parameter
     }
@@ -118,6 +119,22 @@ GLM = {"model_type": "glm4_moe", "first_k_dense_replace": 0}
         (
             {"model_type": "stablelm", "use_parallel_residual": True},
             ("unsupported_config_value", "use_parallel_residual", "true"),
+        ),
+        *(
+            ({"model_type": "llama4_text", **more}, ("unsupported_config_value", *more))
+            for more in (
+                *({"attention_bias": True}, {"num_experts_per_tok": 2}, {"moe_layers": []}, {"moe_layers": 1}),
+                *({"interleave_moe_layer_step": 2}, {"interleave_moe_layer_step": 0}, {"attention_chunk_size": None}),
+                *({"no_rope_layers": [0]}, {"no_rope_layer_interval": 1}, {"layer_types": ["sliding_attention"]}),
+            )
+        ),
+        (
+            {"model_type": "llama4_text", "num_hidden_layers": 4, "attn_scale": -1.0},
+            ("unsupported_config_value", "attn_scale", "-1.0"),
+        ),
+        (
+            {"model_type": "llama4_text", "num_hidden_layers": 4, "floor_scale": 0},
+            ("unsupported_config_value", "floor_scale", "0"),
         ),
         ({"model_type": "stablelm", "qk_layernorm": True}, ("unsupported_config_value", "qk_layernorm", "true")),
         ({"attention_bias": True}, ("unsupported_config_value", "attention_bias", "true")),

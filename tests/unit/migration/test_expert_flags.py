@@ -75,3 +75,12 @@ def test_experts_that_start_from_a_dense_model(flags: Flags) -> None:
         )
         == "no_effect"
     )
+
+
+def test_weighted_inputs_are_read_and_written(flags: Flags) -> None:
+    said = "--num-experts 8 --disable-bias-linear --moe-router-topk 1 --moe-router-score-function sigmoid"
+    migrated = flags(*said.split(), "--moe-apply-probs-on-input")
+    assert migrated.job.model.moe_apply_probs_on_input
+    written = to_megatron(migrated.job)
+    assert ("--moe-apply-probs-on-input",) in [tuple(flag) for _, group in written.groups for flag in group]
+    assert not flags(*said.split()).job.model.moe_apply_probs_on_input

@@ -21,6 +21,9 @@ PUBLISHED = {
     "llama3.1-70b": 70_553_706_496,
     "llama3.2-1b": 1_235_814_400,
     "llama3.2-3b": 3_212_749_824,
+    # Of the text models, as transformers builds them.
+    "llama4-scout": 107_769_861_120,
+    "llama4-maverick": 400_711_848_960,
     "mistral-7b": 7_241_732_096,
     "ministral-8b": 8_019_808_256,
     "qwen2.5-0.5b": 494_032_768,

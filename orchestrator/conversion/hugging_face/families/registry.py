@@ -28,6 +28,7 @@ from orchestrator.conversion.hugging_face.families.mixture_of_experts.deepseek i
 from orchestrator.conversion.hugging_face.families.mixture_of_experts.glm import GLM4_MOE
 from orchestrator.conversion.hugging_face.families.mixture_of_experts.gpt_oss import GPT_OSS
 from orchestrator.conversion.hugging_face.families.mixture_of_experts.granite import GRANITE_MOE, GRANITE_MOE_SHARED
+from orchestrator.conversion.hugging_face.families.mixture_of_experts.llama4 import LLAMA4
 from orchestrator.conversion.hugging_face.families.mixture_of_experts.mixtral import MIXTRAL
 from orchestrator.conversion.hugging_face.families.mixture_of_experts.olmoe import OLMOE
 from orchestrator.conversion.hugging_face.families.mixture_of_experts.qwen_next import QWEN3_NEXT
@@ -50,7 +51,7 @@ from orchestrator.spec.model import ModelSpec
 FAMILIES = (
     *(LLAMA, MISTRAL, MINISTRAL, MIXTRAL, QWEN2, QWEN2_MOE, QWEN3, QWEN3_MOE, QWEN3_NEXT, GLM4_MOE, GPT2),
     *(GEMMA, GEMMA2, GEMMA3),
-    *(PHI3, STARCODER2, STABLELM, NEMOTRON, OLMO2, GRANITE, SMOLLM3, GLM4),
+    *(LLAMA4, PHI3, STARCODER2, STABLELM, NEMOTRON, OLMO2, GRANITE, SMOLLM3, GLM4),
     *(GPT_NEOX, FALCON_TWO_NORMS, FALCON),
     *(OLMOE, GRANITE_MOE, GRANITE_MOE_SHARED, GPT_OSS),
     *(DEEPSEEK_V2, DEEPSEEK_V3, DEEPSEEK_V2_DENSE, DEEPSEEK_V3_DENSE),

@@ -63,6 +63,7 @@ _ROWS: tuple[tuple[str, str, Kind], ...] = (
     ("moe-router-enable-expert-bias", "model.moe_router_enable_expert_bias", switch(True)),
     ("moe-router-bias-update-rate", "model.moe_router_bias_update_rate", NUMBER),
     ("moe-shared-expert-gate", "model.moe_shared_expert_gate", switch(True)),
+    ("moe-apply-probs-on-input", "model.moe_apply_probs_on_input", switch(True)),
     ("moe-router-dtype", "model.moe_router_dtype", same("fp32", "fp64")),
     (
         "moe-router-load-balancing-type",

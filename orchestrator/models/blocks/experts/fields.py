@@ -44,6 +44,9 @@ class ExpertsSpec(Section):
     """Compute the softmax over all experts before choosing, instead of over the chosen ones."""
     moe_router_topk_scaling_factor: Annotated[PositiveNumber | None, resume.LOGIC, HashedIfChanged()] = None
     """Multiplies the weights of the chosen experts; 1 by default."""
+    moe_apply_probs_on_input: Annotated[bool, resume.LOGIC, HashedIfChanged()] = False
+    """Multiply what goes into the chosen expert by its weight, instead of what comes out (Llama 4); for one expert per
+    token."""
     moe_router_num_groups: Annotated[Positive | None, resume.LOGIC, HashedIfChanged()] = None
     """Groups of equally many experts, of which each token's experts are from some only; no groups by default."""
     moe_router_group_topk: Annotated[Positive | None, resume.LOGIC, HashedIfChanged()] = None

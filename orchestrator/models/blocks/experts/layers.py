@@ -32,6 +32,7 @@ def settings(model: ExpertFields, replicas: int) -> dict[str, Any]:
         "moe_router_score_function": model.moe_router_score_function,
         "moe_router_pre_softmax": model.moe_router_pre_softmax,
         "moe_router_topk_scaling_factor": model.moe_router_topk_scaling_factor,
+        "moe_apply_probs_on_input": model.moe_apply_probs_on_input,
         "moe_router_num_groups": model.moe_router_num_groups,
         "moe_router_group_topk": model.moe_router_group_topk,
         "moe_router_enable_expert_bias": model.moe_router_enable_expert_bias,

@@ -24,6 +24,8 @@ _INDEX = 8
 def saved(model: ExpertFields, shape: RankShape, kernels: CoreKernels) -> int:
     """From the norm's output to what is added to the residual stream."""
     router = shape.own_tokens * model.expert_count * _ROUTING + _rows(model, shape) * _INDEX
+    if model.moe_apply_probs_on_input:
+        router += _routed(model, shape)  # before it is multiplied
     of_inner, of_shared = _times_kept(model)
     gated = shape.stream + shape.own_tokens * shape.width if model.moe_shared_expert_gate else 0
     return router + _routed(model, shape) + of_inner * _inner(model, shape) + of_shared * _shared(model, shape) + gated

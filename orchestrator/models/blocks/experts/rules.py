@@ -22,6 +22,7 @@ EXPERT_WIDTH, SHARED = "model.moe_ffn_hidden_size", "model.moe_shared_expert_int
 CAPACITY = "model.moe_expert_capacity_factor"
 SCORES, EXPERT_BIAS = "model.moe_router_score_function", "model.moe_router_enable_expert_bias"
 SCALING = "model.moe_router_topk_scaling_factor"
+PROBS_ON_INPUT = "model.moe_apply_probs_on_input"
 GROUPS, GROUP_TOPK = "model.moe_router_num_groups", "model.moe_router_group_topk"
 GROUP_SCORE = "model.moe_router_group_score_topk"
 BIAS, GROUPED = "model.add_bias_linear", "model.moe_grouped_gemm"
@@ -87,6 +88,14 @@ def chosen_experts(job: Job[ExpertFields]) -> Iterator[Problem]:
     ):
         message = "the softmax over one chosen expert is always 1, so the router would learn nothing"
         yield Problem(message, (TOPK, "model.moe_router_pre_softmax"), "write moe_router_pre_softmax: true")
+
+
+def weighted_inputs(job: Job[ExpertFields]) -> Iterator[Problem]:
+    """megatron-core weights the inputs of one expert per token."""
+    model = job.model
+    if model.has_experts and model.moe_apply_probs_on_input and model.moe_router_topk != 1:
+        message = f"weights the inputs of one expert per token, but moe_router_topk is {model.moe_router_topk}"
+        yield Problem(message, (PROBS_ON_INPUT, TOPK), "write moe_router_topk: 1, or leave it out")
 
 
 def expert_groups(job: Job[ExpertFields]) -> Iterator[Problem]:
@@ -282,6 +291,7 @@ RULES: RulesByTopic = {
         decoder_experts,
         layers_with_experts,
         chosen_experts,
+        weighted_inputs,
         expert_groups,
         expert_bias,
         shared_expert_gate,

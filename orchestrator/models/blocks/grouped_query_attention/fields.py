@@ -7,7 +7,14 @@ from pydantic import ConfigDict
 
 from orchestrator.fields import resume
 from orchestrator.fields.base import Section
-from orchestrator.fields.metadata import AlsoCalled, HashedIfChanged, ListedAfter, MegatronFlag, ShortName
+from orchestrator.fields.metadata import (
+    AlsoCalled,
+    HashedIfChanged,
+    ListedAfter,
+    MegatronFlag,
+    NoMegatronFlag,
+    ShortName,
+)
 from orchestrator.fields.values import Fraction, Number, Positive, PositiveNumber
 from orchestrator.models.blocks.grouped_query_attention.rope_scaling import RopeScaling
 
@@ -66,6 +73,32 @@ class GroupedQueryAttentionSpec(Section):
         None
     )
     """Every layer whose number (from 1) is a multiple of this does without rotary positions."""
+    attention_temperature_scale: Annotated[
+        PositiveNumber | None,
+        resume.LOGIC,
+        HashedIfChanged(),
+        AlsoCalled("attn_scale"),
+        NoMegatronFlag("its queries have the same temperature at every position"),
+    ] = None
+    """Layers without rotary positions (`no_rope_freq`) multiply the query of token p (from 1) by 1 + this · ln(1 + ⌊p /
+    `attention_temperature_interval`⌋), as in Llama 4 (Nakanishi 2025, "Scalable-Softmax Is Superior for Attention").
+    Not at all by default."""
+    attention_temperature_interval: Annotated[
+        Positive,
+        resume.LOGIC,
+        HashedIfChanged(),
+        AlsoCalled("floor_scale"),
+        NoMegatronFlag("its queries have the same temperature at every position"),
+    ] = 8192
+    """Tokens after each of which the temperature changes."""
+    attention_chunk_size: Annotated[
+        Positive | None,
+        resume.LOGIC,
+        HashedIfChanged(),
+        NoMegatronFlag("its attention has no chunks"),
+    ] = None
+    """Tokens of a chunk, beyond which layers with rotary positions do not look (Llama 4). Longer sequences are not
+    supported. None by default."""
     rope_scaling: Annotated[RopeScaling | None, resume.LOGIC] = None
     """Rotary positions for longer sequences."""
     sliding_window: Annotated[
@@ -105,6 +138,15 @@ class GroupedQueryAttentionSpec(Section):
     attention_output_gate: Annotated[bool, resume.SHAPE, HashedIfChanged(), MegatronFlag()] = False
     """Multiply what each head gives by the sigmoid of a gate, which the query projection gives beside the queries
     (Qwen3-Next)."""
+    qk_l2_norm: Annotated[
+        bool,
+        resume.LOGIC,
+        HashedIfChanged(),
+        AlsoCalled("use_qk_norm"),
+        NoMegatronFlag("its qk-l2-norm normalises in layers without rotary positions too"),
+    ] = False
+    """Divide rotated queries and keys by the root of their mean square, each head by itself and without weights (Llama
+    4). Layers without rotary positions do not."""
     relative_attention_num_buckets: Annotated[
         Positive, resume.SHAPE, MegatronFlag(only=_RELATIVE), ListedAfter("decoder_seq_length")
     ] = 32

@@ -15,8 +15,11 @@ if TYPE_CHECKING:
 
 def settings(model: Fields) -> dict[str, Any]:
     """Attributes of the layers' configuration beside megatron-core's own."""
+    scale = model.attention_temperature_scale
     return {
         "qk_layernorm_scope": model.qk_layernorm_scope,
+        "normalizes_rotated": model.qk_l2_norm,
+        "query_temperature": None if scale is None else (scale, model.attention_temperature_interval),
         "attention_output_gate": model.attention_output_gate,
     }
 

@@ -46,13 +46,14 @@ def saved(model: Fields, shape: RankShape, kernels: CoreKernels) -> int:
 
 
 def _plain(model: Fields, shape: RankShape, kernels: CoreKernels, rotated: bool) -> int:
-    sizes, normed = head_sizes(model, shape), model.qk_layernorm
+    sizes, normed = head_sizes(model, shape), model.qk_layernorm or (rotated and model.qk_l2_norm)
+    is_tempered = not rotated and model.attention_temperature_scale is not None
     # Queries of several heads per group do not lie evenly in the projection's output, so they are copied out of it.
     copied = sizes.groups > 1 and sizes.heads > sizes.groups
     kept = sizes.query + (0 if kernels.is_recomputed else shape.tokens * sizes.heads * FP32)  # output, log-sum-exp
     if normed:
         rows = 2 if model.qk_layernorm_scope == "projection" else sizes.heads + sizes.groups
-        kept += shape.tokens * rows * norm_statistics(model)
+        kept += shape.tokens * rows * (norm_statistics(model) if model.qk_layernorm else FP32)
     whole = 0 if kernels.is_recomputed else _whole_sequence(shape, sizes)
     if kernels.rotates_projection:  # and stays where it is, or goes to tensors of its own as a whole
         return kept + sizes.projection
@@ -61,7 +62,7 @@ def _plain(model: Fields, shape: RankShape, kernels: CoreKernels, rotated: bool)
         kept += 0 if whole and (rotated or normed) else sizes.projection  # the values are a view of it
         if rotated or normed:
             kept += sizes.query + sizes.key
-        if copied and (normed or not rotated):
+        if is_tempered or (copied and (normed or not rotated)):
             kept += sizes.query  # saved by the norm, or by the attention itself
         if normed and model.qk_layernorm_scope == "projection" and sizes.groups > 1:
             kept += sizes.key + (0 if copied else sizes.query)  # its heads are laid out side by side
@@ -75,7 +76,7 @@ def _plain(model: Fields, shape: RankShape, kernels: CoreKernels, rotated: bool)
         kept += sizes.query + sizes.key
         # Its attention copies values that do not lie as the keys do; recomputed, it keeps what they are a view of.
         return kept + (sizes.projection if kernels.is_recomputed else sizes.key)
-    return kept + sizes.projection + (sizes.query if copied and kernels.is_recomputed else 0)
+    return kept + sizes.projection + (sizes.query if is_tempered or (copied and kernels.is_recomputed) else 0)
 
 
 def _whole_sequence(shape: RankShape, sizes: HeadSizes) -> int:

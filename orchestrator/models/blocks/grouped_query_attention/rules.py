@@ -7,7 +7,7 @@ from math import ceil
 from typing import TYPE_CHECKING
 
 from orchestrator.errors import Problem
-from orchestrator.fields.paths import HIDDEN, TP
+from orchestrator.fields.paths import CP, HIDDEN, TP
 from orchestrator.fields.refusals import (
     Refusal,
     SuggestedValues,
@@ -30,6 +30,8 @@ HEADS, GROUPS = "model.num_attention_heads", "model.num_query_groups"
 PERCENT, POSITIONS = "model.rotary_percent", "model.position_embedding_type"
 SCALING = "model.rope_scaling"
 LOCAL_BASE, NO_ROPE = "model.rotary_base_local", "model.no_rope_freq"
+TEMPERATURE, INTERVAL = "model.attention_temperature_scale", "model.attention_temperature_interval"
+L2_NORM, CHUNK = "model.qk_l2_norm", "model.attention_chunk_size"
 QK_NORM, SCOPE = "model.qk_layernorm", "model.qk_layernorm_scope"
 GATE = "model.attention_output_gate"
 SOFTMAX = "model.softmax_type"
@@ -126,7 +128,8 @@ def rope_scaling(job: Job[GroupedQueryFields]) -> Iterator[Problem]:
         yield Problem(message, (SCALING,), "write it; Llama 3.1's is 8192")
     low, high = ("low_freq_factor", "high_freq_factor") if scaling.type == "llama3" else ("beta_slow", "beta_fast")
     lower, upper = getattr(scaling, low), getattr(scaling, high)
-    if lower >= upper:
+    # Llama 4's are equal: nothing is blended.
+    if lower > upper or (lower == upper and scaling.type == "yarn"):
         message = f"{low} must be less than {high}: {lower:g} ≥ {upper:g}"
         defaults = tuple(RopeScaling.model_fields[name].default for name in (low, high))
         yield Problem(
@@ -199,6 +202,56 @@ def attention_sinks(job: Job[GroupedQueryFields]) -> Iterator[Problem]:
         yield Problem(message, (SOFTMAX, "model.architecture"), "leave it out")
 
 
+def temperature(job: Job[GroupedQueryFields]) -> Iterator[Problem]:
+    """The temperature is of layers without rotary positions, and counts tokens from the beginning of a sequence."""
+    model = job.model
+    if model.attention_temperature_scale is None:
+        if model.attention_temperature_interval != GroupedQueryAttentionSpec.model_fields[_name(INTERVAL)].default:
+            yield Problem("is for a temperature, but there is none", (INTERVAL, TEMPERATURE), "leave it out")
+        return
+    if model.no_rope_freq is None:
+        message = "is for layers without rotary positions, but all have some"
+        yield Problem(message, (TEMPERATURE, NO_ROPE), "write no_rope_freq, or leave it out")
+    if job.parallelism.context_parallel_size > 1:
+        message = "counts tokens from the beginning of a sequence, of which each rank has parts"
+        yield Problem(message, (TEMPERATURE, CP), "write context_parallel_size: 1")
+    if job.data.has_conversations:
+        message = "counts tokens from the beginning of a sequence, in which there are several conversations"
+        yield Problem(message, (TEMPERATURE, "data.chat"), "leave it out")
+
+
+def normalised_rotation(job: Job[GroupedQueryFields]) -> Iterator[Problem]:
+    """Rotated queries and keys of a decoder are normalised once."""
+    model = job.model
+    if not model.qk_l2_norm:
+        return
+    if "positions_by_layer" not in model.family.supports:
+        message = f"is for architecture: gpt, but architecture is {model.family.name}"
+        yield Problem(message, (L2_NORM, "model.architecture"), "leave it out")
+    if model.position_embedding_type != "rope":
+        message = f"is for rotary positions, but position_embedding_type is {model.position_embedding_type}"
+        yield Problem(message, (L2_NORM, POSITIONS), "leave it out")
+    if model.qk_layernorm:
+        yield Problem("queries and keys are normalised already", (L2_NORM, QK_NORM), "leave one of them out")
+
+
+def one_chunk(job: Job[GroupedQueryFields]) -> Iterator[Problem]:
+    """No sequence is longer than a chunk, within which attention is the usual one."""
+    model = job.model
+    if model.attention_chunk_size is None:
+        return
+    if "positions_by_layer" not in model.family.supports:
+        message = f"is for architecture: gpt, but architecture is {model.family.name}"
+        yield Problem(message, (CHUNK, "model.architecture"), "leave it out")
+    if model.seq_length > model.attention_chunk_size:
+        message = f"sequences of several chunks are not supported: {model.seq_length} > {model.attention_chunk_size}"
+        yield Problem(message, ("model.seq_length", CHUNK), f"at most {model.attention_chunk_size}")
+
+
+def _name(path: str) -> str:
+    return path.removeprefix("model.")
+
+
 def norm_over_all_heads(job: Job[GroupedQueryFields]) -> Iterator[Problem]:
     """One norm over the heads of all ranks is an RMSNorm."""
     model = job.model
@@ -234,6 +287,9 @@ TENSOR_PARALLEL: tuple[Rule, ...] = (heads_by_tensor_parallel, query_groups_by_t
 RULES: RulesByTopic = {
     "ranks": TENSOR_PARALLEL,
     "sizes": (heads_by_query_groups, hidden_by_heads),
-    "positions": (rotary, positions_by_layer),
-    "variants": (rope_scaling, yarn, window_of_some_layers, norm_over_all_heads, attention_sinks),
+    "positions": (rotary, positions_by_layer, temperature),
+    "variants": (
+        *(rope_scaling, yarn, window_of_some_layers, norm_over_all_heads, attention_sinks),
+        *(normalised_rotation, one_chunk),
+    ),
 }

@@ -23,7 +23,8 @@ def moved(model: Fields, work: CoreWork) -> ForwardBackward:
     inputs = _inputs(model, work, query, key)
     if model.attention_output_gate:
         inputs = inputs.plus(_GATE, query)
-    return inputs.plus(work.norm, query + key) if model.qk_layernorm else inputs
+    normed = 1.0 if model.qk_layernorm else rotated_layers(model) if model.qk_l2_norm else 0.0
+    return inputs.plus(work.norm, normed * (query + key))
 
 
 def _inputs(model: Fields, work: CoreWork, query: float, key: float) -> ForwardBackward:

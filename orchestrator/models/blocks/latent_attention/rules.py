@@ -27,6 +27,9 @@ _NOT_ITS_OWN = {
     "attention_output_gate": "its heads have no gates",
     "sliding_window": "every token attends to all before it",
     "attention_logit_softcapping": "its scores are not capped",
+    "attention_temperature_scale": "its queries have the same temperature at every position",
+    "attention_chunk_size": "every token attends to all before it",
+    "qk_l2_norm": "its latents are normalised instead",
 }
 """Fields of grouped-query attention that it does not have, with the reason."""
 

@@ -24,7 +24,8 @@ def scaled_frequencies(inv_freq: torch.Tensor, base: int, scaling: RopeScaling) 
     length = scaling.original_max_position_embeddings
     if scaling.type == "llama3":
         turns = length * inv_freq / (2 * math.pi)
-        kept = (turns - scaling.low_freq_factor) / (scaling.high_freq_factor - scaling.low_freq_factor)
+        low, blended = scaling.low_freq_factor, scaling.high_freq_factor - scaling.low_freq_factor
+        kept = (turns - low) / blended if blended else (turns > low).to(inv_freq.dtype)
     else:
         first, last = (
             _channel(turns, length, base, 2 * len(inv_freq)) for turns in (scaling.beta_fast, scaling.beta_slow)

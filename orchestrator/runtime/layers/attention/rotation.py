@@ -11,13 +11,14 @@ from typing import Any
 import torch
 from megatron.core.transformer.attention import SelfAttention
 from torch.autograd.function import once_differentiable
+from torch.nn import functional
 
 from orchestrator.runtime.layers.config import LayerConfig
 from orchestrator.runtime.triton_kernels.loading import kernels
 
 
 class AttentionByLayer(SelfAttention):
-    """megatron-core's, whose layers differ in their rotary frequencies."""
+    """megatron-core's, whose layers differ in their rotary frequencies and in what else they do to queries and keys."""
 
     def forward(
         self, hidden_states: torch.Tensor, attention_mask: torch.Tensor | None, **options: Any
@@ -30,6 +31,30 @@ class AttentionByLayer(SelfAttention):
             options["rotary_pos_emb"] = angles[which]
         found: tuple[torch.Tensor, torch.Tensor | None] = super().forward(hidden_states, attention_mask, **options)
         return found
+
+    def get_query_key_value_tensors(self, hidden_states: torch.Tensor, *arguments: Any, **options: Any) -> Any:
+        """Queries [s, b, heads, d], keys and values [s, b, groups, d], before the rotation, which changes no norm."""
+        query, key, value = super().get_query_key_value_tensors(hidden_states, *arguments, **options)
+        is_rotated = self.config.rotation_of(self.layer_number) is not None
+        if is_rotated and self.config.normalizes_rotated:
+            epsilon = self.config.layernorm_epsilon
+            query, key = (functional.rms_norm(x, x.shape[-1:], None, epsilon) for x in (query, key))
+        elif not is_rotated and self.config.query_temperature is not None:
+            query = (query * self._temperature(query)).to(query.dtype)
+        return query, key, value
+
+    def _temperature(self, query: torch.Tensor) -> torch.Tensor:
+        """Factors [s, 1, 1, 1] of queries from the first token on; [1, b, 1, 1] of one further token of each row, where
+        keys and values are kept (`inference.generation.cache`).
+        """
+        scale, interval = self.config.query_temperature
+        cache = getattr(self.core_attention, "cache", None)
+        if cache is None or cache.positions is None:
+            positions = torch.arange(query.size(0), device=query.device)[:, None, None, None]
+        else:
+            positions = cache.positions[None, :, None, None]
+        factors: torch.Tensor = 1.0 + scale * torch.log1p(torch.floor((positions.float() + 1.0) / interval))
+        return factors
 
 
 def rotating_attention(config: LayerConfig) -> type[SelfAttention]:

@@ -132,7 +132,8 @@ class CudaNorm(torch.autograd.Function):
     def backward(ctx: Any, grad: Any) -> Any:
         x, weight, _ = ctx.saved_tensors
         for_bias = torch.zeros_like(weight) if ctx.has_bias else None
-        return torch.zeros(x.shape, dtype=x.dtype), torch.zeros_like(weight), for_bias
+        for_weight = None if weight is None else torch.zeros_like(weight)
+        return torch.zeros(x.shape, dtype=x.dtype), for_weight, for_bias
 
 
 class CudaAttention(torch.autograd.Function):

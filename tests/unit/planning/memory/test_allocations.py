@@ -145,6 +145,8 @@ LAYERS: dict[str, dict[str, Any]] = {
     "linear attention in fp32": {"model": DELTA, "precision": {"dtype": "fp32"}},
     "linear attention, ranks": {"model": DELTA, "parallelism": SP},
     "linear attention, core recomputed": {"model": DELTA, "runtime": {"recompute_granularity": "selective"}},
+    "norm without weights": {"model": {"qk_l2_norm": True}},
+    "norm without weights, groups": {"model": {"qk_l2_norm": True, "num_query_groups": 2}},
     "latents": {"model": LATENT},
     "latents in fp32": {"model": LATENT, "precision": {"dtype": "fp32"}},
     "latents of queries too": {"model": {**LATENT, "q_lora_rank": 40}, "parallelism": SP},
@@ -178,6 +180,12 @@ WITH_EXPERTS: dict[str, dict[str, Any]] = {
 }
 WITH_EXPERTS["experts with biases, clamped"] = {"model": {**EXPERTS, **QUICK, "add_bias_linear": True}}
 WITH_EXPERTS["experts, gated"] = {"model": {**EXPERTS, **SHARED, "moe_shared_expert_gate": True}}
+WITH_EXPERTS["experts, weighted inputs"] = {
+    "model": {
+        **{**EXPERTS, **SHARED, "activation": "swiglu", "moe_router_topk": 1, "moe_router_score_function": "sigmoid"},
+        "moe_apply_probs_on_input": True,
+    }
+}
 WITH_EXPERTS["experts, gated, sequence parallel"] = {**WITH_EXPERTS["experts, gated"], "parallelism": SP}
 STEPS: dict[str, dict[str, Any]] = {
     "plain": {},
@@ -209,6 +217,12 @@ STEPS: dict[str, dict[str, Any]] = {
     "parallel": {"model": {**SMALL_VOCABULARY, "parallel_residual": "two_norms"}},
     "parallel, one norm": {"model": {**SMALL_VOCABULARY, "parallel_residual": "one_norm", "add_bias_linear": True}},
     "every second layer without positions": {"model": {**SMALL_VOCABULARY, "no_rope_freq": 2}},
+    "temperature in every second layer, groups": {
+        "model": {
+            **{**SMALL_VOCABULARY, "no_rope_freq": 2, "attention_temperature_scale": 0.1, "qk_l2_norm": True},
+            "num_query_groups": 2,
+        }
+    },
     "two rotary bases, sandwich norms": {
         "model": {
             **{**SMALL_VOCABULARY, "sliding_window": 16, "window_attn_skip_freq": 2, "rotary_base_local": 100},

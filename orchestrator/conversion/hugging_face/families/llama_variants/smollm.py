@@ -14,27 +14,34 @@ from orchestrator.spec.model import ModelSpec
 _LAYERS, _INTERVAL = "no_rope_layers", "no_rope_layer_interval"
 
 
+def rotated_layers(layers: int, freq: int | None) -> list[bool]:
+    """Which layers have rotary positions, where every `freq`-th has none."""
+    return [freq is None or number % freq != 0 for number in range(1, layers + 1)]
+
+
 def _rotated(model: ModelSpec) -> dict[str, list[int]]:
     """1 for each layer with rotary positions, 0 for the others."""
-    freq = model.no_rope_freq
-    return {_LAYERS: [int(freq is None or number % freq != 0) for number in range(1, model.num_layers + 1)]}
+    return {_LAYERS: [int(each) for each in rotated_layers(model.num_layers, model.no_rope_freq)]}
 
 
 def _without(said: Said, fields: dict[str, Any]) -> dict[str, Any]:
     rotated, interval = said(_LAYERS), said(_INTERVAL)
     if rotated is not None:
-        if not isinstance(rotated, list) or len(rotated) != fields["num_layers"]:
+        if not isinstance(rotated, list) or len(rotated) != fields["num_layers"] or not any(rotated):
             raise no_network(_LAYERS, rotated)
         return {"no_rope_freq": interval_of([not each for each in rotated], _LAYERS, rotated)}
     return {"no_rope_freq": whole(interval, _INTERVAL, least=2)}
 
+
+NO_ROPE = Derived(("no_rope_freq",), (_LAYERS, _INTERVAL), _without, _rotated)
+"""Every so many-th layer is without rotary positions."""
 
 SMOLLM3 = replace(
     LLAMA,
     name="SmolLM3",
     model_type="smollm3",
     architecture="SmolLM3ForCausalLM",
-    derived=(Derived(("no_rope_freq",), (_LAYERS, _INTERVAL), _without, _rotated),),
+    derived=(NO_ROPE,),
     fixed={field: value for field, value in FIXED.items() if field != "no_rope_freq"},
     constants={**LLAMA.constants, "use_sliding_window": False},
     defaults={

@@ -27,6 +27,7 @@ _OWN = {
     "moe_router_score_function": "softmax",
     "moe_router_pre_softmax": False,
     "moe_router_topk_scaling_factor": None,
+    "moe_apply_probs_on_input": False,
     "moe_router_num_groups": None,
     "moe_router_enable_expert_bias": False,
     "moe_router_load_balancing_type": OneOf(("aux_loss", "seq_aux_loss", "global_aux_loss", "none")),
