@@ -161,6 +161,10 @@ LAYERS: dict[str, dict[str, Any]] = {
     "attention and mlp recomputed": {"runtime": modules("core_attn", "mlp")},
     "norms recomputed": {"runtime": modules("layernorm")},
     "experts recomputed": {"runtime": modules("moe"), "model": EXPERTS},
+    "experts with biases recomputed": {
+        "runtime": modules("moe"),
+        "model": {**EXPERTS, **QUICK, "add_bias_linear": True},
+    },
     "norms and experts recomputed": {"runtime": modules("layernorm", "moe"), "model": {**EXPERTS, **SHARED}},
     "recomputed": {"runtime": FULL},
     "tensor parallel": {"parallelism": TP2},
