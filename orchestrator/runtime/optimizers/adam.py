@@ -87,11 +87,10 @@ class GroupStepAdam(StatefulOptimizer):
         if not self.dtypes:
             self._update_in_fp32(params, gradients, first, second, group)
         else:
-            for some, of_some, *moments in _rounds(self.round_elements, params, gradients, first, second):
-                wide = [[each.float() for each in narrow] for narrow in moments]  # what is in fp32 stays where it is
+            for some, of_some, firsts, seconds in _rounds(self.round_elements, params, gradients, first, second):
+                wide = [each.float() for each in firsts], [each.float() for each in seconds]
                 self._update_in_fp32(some, of_some, *wide, group)
-                for narrow, each in zip(moments, wide, strict=True):
-                    torch._foreach_copy_(narrow, each)
+                torch._foreach_copy_(firsts + seconds, wide[0] + wide[1])
         self.write_weights(params)
 
     def _update_in_fp32(
