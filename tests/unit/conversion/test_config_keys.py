@@ -32,6 +32,8 @@ with warnings.catch_warnings():
 SIZES = ("num_layers", "hidden_size", "num_attention_heads", "ffn_hidden_size")
 HEADS = {"head_dim": 128}
 """Of a class without a default, whose hidden size is no multiple of the heads."""
+NEW_FALCON = {"new_decoder_architecture": True}
+"""Of the class for both of Falcon's architectures."""
 BY_NAME = pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name.replace(" ", "-"))
 
 
@@ -41,6 +43,8 @@ def configuration(family: Family, **more: Any) -> Any:
         more["text_config"] = configuration(family.decoder)
     if family.model_type == "glm4_moe":
         more |= HEADS
+    if "new_decoder_architecture" in family.constants:
+        more |= NEW_FALCON
     if "first_k_dense_replace" in family.aliases:  # has no experts
         more["first_k_dense_replace"] = transformers.CONFIG_MAPPING[family.model_type]().num_hidden_layers
     return transformers.CONFIG_MAPPING[family.model_type](**more)
@@ -99,6 +103,8 @@ def test_what_is_left_out_is_as_in_transformers(family: Family) -> None:
         small["vocab_size"] = full["vocab_size"]
     if family.model_type == "glm4_moe":
         small |= HEADS
+    if "new_decoder_architecture" in family.constants:
+        small |= NEW_FALCON
     left_out, said = (resolved(to_model(config, family)) for config in (small, full))
     assert left_out == said
 
@@ -149,7 +155,7 @@ def test_an_unknown_key_is_refused_by_name(family: Family, key: str, value: Any,
             ("unsupported_layer_types", "layer_types"),
         ),
         ("mistral", {"layer_types": "full_attention"}, ("unsupported_layer_types", "layer_types")),
-        ("qwen3", {"layer_types": ["sliding_attention"] * 32}, ("unsupported_layer_types", "layer_types")),
+        ("qwen3", {"layer_types": ["sliding_attention"] * 32}, ("unsupported_config_value", "layer_types")),
         ("llama", {"sliding_window": 64}, ("unsupported_config_value", "sliding_window", 64)),
         ("llama", {"partial_rotary_factor": 0.5}, ("unsupported_config_value", "partial_rotary_factor", 0.5)),
         ("llama", {"rope_parameters": {"rope_type": "default", "factor": 4.0}}, ("unknown_rope_keys", "factor")),
