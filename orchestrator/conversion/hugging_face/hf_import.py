@@ -14,7 +14,7 @@ from megatron.core.dist_checkpointing.core import CheckpointingConfig, save_conf
 
 from orchestrator.conversion.hugging_face.transforms import TRANSFORMS
 from orchestrator.conversion.progress import progress
-from orchestrator.conversion.shapes import shapes_of_weight
+from orchestrator.conversion.shapes import shape_of, shapes_of_weight
 from orchestrator.conversion.staging import require_room
 from orchestrator.conversion.tensors.safetensors_reader import PublishedWeights
 from orchestrator.conversion.tensors.tensor_writer import TensorPart, write_tensors
@@ -104,7 +104,7 @@ def check_further_copies(published: PublishedWeights, model: ModelSpec) -> None:
 def _their_shapes(weights: list[Weight], model: ModelSpec, words: Vocabulary) -> dict[str, tuple[int, ...]]:
     shapes = {}
     for weight in weights:
-        whole = torch.empty(shape_of_weight(weight, model, words.size), device="meta")
+        whole = torch.empty(shape_of(weight.rule.ours, model, words.size), device="meta")
         parts = TRANSFORMS[weight.rule.transform].to_theirs(whole, model, words.size)
         named = zip(weight.theirs, parts, strict=True)
         shapes.update({name: (*weight.packed, *part.shape) for name, part in named})

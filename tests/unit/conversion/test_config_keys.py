@@ -35,6 +35,8 @@ HEADS = {"head_dim": 128}
 LAYERS = {"layers_block_type": ["linear_attention", "mlp", "full_attention"]}
 """Of one whose default has experts."""
 GIVEN = {"glm4_moe": HEADS, "nemotron_h": LAYERS}
+NEW_FALCON = {"new_decoder_architecture": True}
+"""Of the class for both of Falcon's architectures."""
 BY_NAME = pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name.replace(" ", "-"))
 
 
@@ -43,6 +45,8 @@ def configuration(family: Family, **more: Any) -> Any:
     if family.decoder is not None:
         more["text_config"] = configuration(family.decoder)
     more |= GIVEN.get(family.model_type, {})
+    if "new_decoder_architecture" in family.constants:
+        more |= NEW_FALCON
     if "first_k_dense_replace" in family.aliases:  # has no experts
         more["first_k_dense_replace"] = transformers.CONFIG_MAPPING[family.model_type]().num_hidden_layers
     return transformers.CONFIG_MAPPING[family.model_type](**more)
@@ -100,6 +104,8 @@ def test_what_is_left_out_is_as_in_transformers(family: Family) -> None:
         small = {key: full[key] for field in SIZES if (key := family.sizes.get(field)) and full[key]}
         small["vocab_size"] = full["vocab_size"]
     small |= GIVEN.get(family.model_type, {})
+    if "new_decoder_architecture" in family.constants:
+        small |= NEW_FALCON
     left_out, said = (resolved(to_model(config, family)) for config in (small, full))
     assert left_out == said
 
@@ -150,7 +156,7 @@ def test_an_unknown_key_is_refused_by_name(family: Family, key: str, value: Any,
             ("unsupported_layer_types", "layer_types"),
         ),
         ("mistral", {"layer_types": "full_attention"}, ("unsupported_layer_types", "layer_types")),
-        ("qwen3", {"layer_types": ["sliding_attention"] * 32}, ("unsupported_layer_types", "layer_types")),
+        ("qwen3", {"layer_types": ["sliding_attention"] * 32}, ("unsupported_config_value", "layer_types")),
         ("llama", {"sliding_window": 64}, ("unsupported_config_value", "sliding_window", 64)),
         ("llama", {"partial_rotary_factor": 0.5}, ("unsupported_config_value", "partial_rotary_factor", 0.5)),
         ("llama", {"rope_parameters": {"rope_type": "default", "factor": 4.0}}, ("unknown_rope_keys", "factor")),

@@ -20,7 +20,7 @@ from orchestrator.conversion.hugging_face.families.registry import (
     family_of_model,
     family_of_type,
 )
-from orchestrator.conversion.shapes import shape_of_weight
+from orchestrator.conversion.shapes import shape_of
 from orchestrator.conversion.weight_mapping import Family
 from orchestrator.errors import UserError
 from orchestrator.planning.parameters import parameters
@@ -70,7 +70,7 @@ def test_presets_are_of_their_families(preset: str, family: str) -> None:
     found = family_of_model(job.model)
     assert found.model_type == family
     shapes = {
-        (weight.rule.ours, weight.place): shape_of_weight(weight, job.model, job.model.vocab_size)
+        (weight.rule.ours, weight.place): shape_of(weight.rule.ours, job.model, job.model.vocab_size)
         for weight in found.weights(job.model)
         if not weight.rule.ours.endswith(".expert_bias")  # which is no parameter
     }
