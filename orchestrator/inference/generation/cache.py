@@ -1,4 +1,4 @@
-"""Keys and values of the tokens so far, and attention that keeps them.
+"""Keys and values of the tokens so far, or the states behind them, and attention that keeps them.
 
 A token's place in the cache is its position in the sequence. Prompts of different lengths are filled up at the end,
 where causal attention does not look, and each row goes on behind its own prompt: what stands there is written over.
@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 import torch
+from megatron.core.transformer.identity_op import IdentityOp
 from torch.nn import functional
 
 from orchestrator.models.blocks.registry import attention_named
@@ -36,13 +37,17 @@ class Cache:
         self.values: dict[int, torch.Tensor] = {}
         self.positions: torch.Tensor | None = None
         """[b] of the one token of each row in a pass that goes on; None in the first, over the prompts."""
+        self.lengths: torch.Tensor | None = None
+        """[b], tokens of each row's prompt, in the first pass."""
         self._rows: torch.Tensor | None = None
         self.rotation: Rotation | None = None
         self._masks: dict[tuple[int | None, bool], torch.Tensor] = {}
 
-    def begin(self, positions: torch.Tensor | None, rotation: Rotation | None) -> None:
+    def begin(
+        self, positions: torch.Tensor | None, rotation: Rotation | None, lengths: torch.Tensor | None = None
+    ) -> None:
         """Before a pass through the layers."""
-        self.positions, self.rotation = positions, rotation
+        self.positions, self.rotation, self.lengths = positions, rotation, lengths
         self._rows = None if positions is None else torch.arange(positions.size(0), device=positions.device)
         self._masks.clear()
 
@@ -60,6 +65,17 @@ class Cache:
             places = (self._rows, slice(None), self.positions)
             keys[places], values[places] = key[:, :, 0], value[:, :, 0]
         return keys, values
+
+    def replace(self, layer: int, inputs: torch.Tensor, state: torch.Tensor) -> None:
+        """Keep what a state space layer goes on from, the last inputs of its convolution [b, 3, channels] and its state
+        [b, heads, d, n], instead of what it kept before.
+        """
+        for kept, new in ((self.keys, inputs), (self.values, state)):
+            if layer in kept and kept[layer].shape == new.shape:
+                kept[layer].copy_(new)
+            else:
+                kept[layer] = new
+                self.allocations += 1
 
     def take(self, rows: torch.Tensor) -> None:
         """Let row i go on from what row `rows[i]` has; there may be more rows afterwards."""
@@ -204,13 +220,24 @@ class CachedBiasedAttention(CachedAttention):
         return mask + self._bias.index_select(2, cache.positions[:1])
 
 
-def keep_keys_and_values(block: Any) -> list[CachedAttention]:
-    """Put attention that can keep its keys and values into every layer of a GPT's block; once for a block."""
+class Keeps(Protocol):
+    """A module of a layer that keeps something from token to token."""
+
+    cache: Cache | None
+    """Set in a pass."""
+
+
+def keep_keys_and_values(block: Any) -> list[Keeps]:
+    """Let every layer of a GPT's block keep its keys and values, or its state; once for a block."""
     part = attention_named(block.config.attention).layers
-    return [
-        part.keep(layer.self_attention, _with_cache(number, block.config.rotation_of(layer.layer_number)))
-        for number, layer in enumerate(block.layers)
-    ]
+    found: list[Keeps] = []
+    for number, layer in enumerate(block.layers):
+        if hasattr(layer, "keep"):  # a layer of ours
+            found.append(layer.keep(number))
+        elif not isinstance(layer.self_attention, IdentityOp):
+            rotation = block.config.rotation_of(layer.layer_number)
+            found.append(part.keep(layer.self_attention, _with_cache(number, rotation)))
+    return found
 
 
 def _with_cache(layer: int, rotation: int | None) -> Callable[[Any], CachedAttention]:

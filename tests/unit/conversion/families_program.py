@@ -278,7 +278,7 @@ def make(folder: Path, *names: str) -> None:
             if name == "bert-untied":  # of two biases it computes with the other
                 theirs.cls.predictions.bias.copy_(theirs.cls.predictions.decoder.bias)
         torch.save(logits(theirs), _made(folder / name) / "logits.pt")
-        if auto(config) is transformers.AutoModelForCausalLM and not hasattr(config, "time_step_limit"):
+        if auto(config) is transformers.AutoModelForCausalLM:
             torch.save(greedy(theirs), folder / name / "greedy.pt")
         torch.save([seeing_ids(), images()], folder / name / "seen.pt")
         # Several files: an index, and weights of one layer in two of them.
