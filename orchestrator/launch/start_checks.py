@@ -29,6 +29,13 @@ _NEEDED = {"torch": "torch", "megatron.core": "megatron-core"}
 
 def check_installed(job: JobSpec) -> None:
     """Raises MissingDependency when the Python that will train lacks what training needs."""
+    check_conversion(job)
+    if job.launch.python is None:
+        require_libraries(job)
+
+
+def check_conversion(job: JobSpec) -> None:
+    """Raises MissingDependency when it lacks what reading and writing a job's checkpoints needs: no kernels."""
     if job.launch.python is not None:
         return  # another Python, which its own start will tell about
     missing = [package for module, package in _NEEDED.items() if not _is_installed(module)]
@@ -43,7 +50,6 @@ def check_installed(job: JobSpec) -> None:
             f"training needs {' and '.join(missing)}, which this Python lacks: "
             "pip install 'megatron-orchestrator[train]'"
         )
-    require_libraries(job)
 
 
 def _is_installed(module: str) -> bool:

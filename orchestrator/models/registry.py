@@ -106,8 +106,6 @@ MAMBA: Final = ModelFamily(
     is_decoder_only=True,
     is_hybrid=True,
     residual_branches=1,
-    no_generation="a hybrid with state space layers, whose states are not kept from token to token in this version: "
-    "generation is there for architectures gpt and t5",
 )
 FAMILIES: Final[Mapping[str, ModelFamily]] = {family.name: family for family in (GPT, BERT, T5, MAMBA)}
 """By name. A family that is new stands here, in `Architecture`, and in each room's `FamilyTable`."""

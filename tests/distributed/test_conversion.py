@@ -124,13 +124,8 @@ def test_logits_are_the_same(found: dict[str, dict[str, Any]], family: str) -> N
     assert entry["ours"] < 1e-5 * max(entry["spread"], 1.0)
 
 
-HYBRIDS = ("Mamba2ForCausalLM", "NemotronHForCausalLM")
-"""Do not generate."""
-
-
 @pytest.mark.parametrize(
-    "family",
-    [name for name, kind in FAMILIES.items() if kind.endswith(("CausalLM", "LMHeadModel")) and kind not in HYBRIDS],
+    "family", [name for name, kind in FAMILIES.items() if kind.endswith(("CausalLM", "LMHeadModel"))]
 )
 def test_greedy_generation_writes_the_same_tokens(found: dict[str, dict[str, Any]], family: str) -> None:
     """With a cache, on one rank and on two, as transformers without one."""
@@ -306,6 +301,16 @@ def test_an_imported_model_trains_at_another_layout(ranks: Ranks, orchestrator: 
     assert "none is written" in said.err
     assert not (orchestrator.folder / "tuned-hf" / "tokenizer.json").exists()
     assert config["rope_scaling"]["factor"] == theirs["rope_parameters"]["factor"] == 4.0
+
+
+def test_a_hybrid_is_converted_without_its_kernels(orchestrator: CommandLine, folder: Path) -> None:
+    theirs = folder / "nemotron-h" / "theirs"
+    said = orchestrator("checkpoint", "import", theirs, "--name", "hybrid", "-o", "tune.yaml")
+    assert said.code == 0, said.err
+    assert orchestrator("validate", "tune.yaml").code == 0
+    said = orchestrator("checkpoint", "export", "hybrid", "out", "--to", "hf", "--json")
+    assert said.code == 0, said.err
+    assert json.loads(said.out)["family"] == "Nemotron-H"
 
 
 LIMITED = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))"

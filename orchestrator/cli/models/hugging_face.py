@@ -22,7 +22,7 @@ from orchestrator.conversion.hugging_face.processor_values import image_token_no
 from orchestrator.conversion.weight_mapping import Family
 from orchestrator.errors import UserError
 from orchestrator.launch.runs import create_run
-from orchestrator.launch.start_checks import check_installed
+from orchestrator.launch.start_checks import check_conversion
 from orchestrator.run_directory.events.types import Imported
 from orchestrator.run_directory.rundir import RunDir, default_runs_dir, write_atomically
 from orchestrator.self_contained_checkpoints import Weights, job_of
@@ -110,7 +110,7 @@ def export(
     except UserError as error:
         raise UserError(f"{error}{_other_layout(weights)}", code=error.code) from error
     checkpoint = whole_checkpoint(weights, iteration, contents=False)
-    check_installed(job)
+    check_conversion(job)
     options = [f"--most-bytes={most_bytes}", *([f"--dtype={dtype}"] if dtype else [])]
     if no_tokenizer:
         options.append("--tokenizer=no")
@@ -221,7 +221,7 @@ def import_(
         written["model"]["mtp_num_layers"] = layers_of_further_tokens(config, family)
     text = yaml.safe_dump(written, sort_keys=False)
     job = load_text(text, f"the job made of {source / 'config.json'}").job
-    check_installed(job)
+    check_conversion(job)
     runs = (runs_dir or default_runs_dir()).absolute()
     draft = RunDir(runs / job.name / f".import-{job.config_hash[:8]}")
     with alone(draft.path, f"another process is importing {source} as {job.name} now; wait for it"):

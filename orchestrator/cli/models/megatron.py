@@ -20,7 +20,7 @@ from orchestrator.conversion.megatron.torch_format.names import RANK_FOLDERS, WH
 from orchestrator.data.tokenizers.vocabulary import vocabulary_size
 from orchestrator.errors import UserError
 from orchestrator.launch.runs import create_run
-from orchestrator.launch.start_checks import check_installed
+from orchestrator.launch.start_checks import check_conversion
 from orchestrator.models.registry import GPT
 from orchestrator.planning.vocabulary import vocabulary
 from orchestrator.run_directory.checkpoints.commit_markers import MEGATRON_TRACKER, committed
@@ -46,7 +46,7 @@ def is_megatron(folder: Path) -> bool:
 
 def export_megatron(weights: Weights, checkpoint: Path, target: Path, *, as_json: bool) -> None:
     """Write a checkpoint as a folder for Megatron-LM's --load."""
-    check_installed(weights.job)
+    check_conversion(weights.job)
     done = convert("to-megatron", str(checkpoint), str(target))
     if as_json:
         print_json({**done, "checkpoint": str(checkpoint)})
@@ -82,7 +82,7 @@ def import_megatron(
         )
     check_weights(source, found, job)
     with_optimizer = job_file is not None and takes_optimizer(source, found, job)
-    check_installed(job)
+    check_conversion(job)
     draft = RunDir(runs / job.name / f".import-{job.config_hash[:8]}")
     with alone(draft.path, f"another process is importing {source} as {job.name} now; wait for it"):
         write_atomically(draft.path / "resolved.json", dump_resolved(job))

@@ -18,7 +18,7 @@ from orchestrator.data.tokenizers.copies import carried
 from orchestrator.data.tokenizers.vocabulary import content_hash
 from orchestrator.errors import UserError
 from orchestrator.launch.runs import add_generation, create_run
-from orchestrator.launch.start_checks import check_installed
+from orchestrator.launch.start_checks import check_conversion
 from orchestrator.planning.layout.reshaping import Finding, judge_reshape
 from orchestrator.run_directory.checkpoints.commit_markers import committed
 from orchestrator.run_directory.events.types import Reshaped
@@ -90,7 +90,7 @@ def reshape(
     degrees = {"tp": tp, "pp": pp, "vp": vp, "cp": cp, "dp": dp, "ep": ep, "etp": etp}
     old = spec_to_go_on_with(weights)
     new = job_at(old, to, [*_asked(degrees, to), *(overrides or [])], weights)
-    check_installed(new.job)
+    check_conversion(new.job)
     if output is not None and output.exists():
         raise UserError(f"{output} already exists: name another folder", code="output_exists")
     checkpoint = _newest(weights, iteration) if dry_run else whole_checkpoint(weights, iteration)

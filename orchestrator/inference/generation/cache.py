@@ -1,4 +1,4 @@
-"""Keys and values of the tokens so far, and attention that keeps them.
+"""Keys and values of the tokens so far, or the states behind them, and attention that keeps them.
 
 A token's place in the cache is its position in the sequence. Prompts of different lengths are filled up at the end,
 where causal attention does not look, and each row goes on behind its own prompt: what stands there is written over.
@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 import torch
+from megatron.core.transformer.identity_op import IdentityOp
 from torch.nn import functional
 
 from orchestrator.models.blocks.registry import mixer_named
@@ -227,17 +228,25 @@ class CachedBiasedAttention(CachedAttention):
         return mask + self._bias.index_select(2, cache.positions[:1])
 
 
-def keep_keys_and_values(block: Any) -> list[Any]:
-    """Let every layer of a GPT's block keep its keys and values, or its states; once for a block. What has a `cache` to
-    set in each.
-    """
+class Keeps(Protocol):
+    """A module of a layer that keeps something from token to token."""
+
+    cache: Cache | None
+    """Set in a pass."""
+
+
+def keep_keys_and_values(block: Any) -> list[Keeps]:
+    """Let every layer of a GPT's block keep its keys and values, or its states; once for a block."""
     config = block.config
-    return [
-        mixer_named(config.mixer_of(layer.layer_number)).layers.keep(
-            layer.self_attention, _with_cache(number, config.rotation_of(layer.layer_number))
-        )
-        for number, layer in enumerate(block.layers)
-    ]
+    found: list[Keeps] = []
+    for number, layer in enumerate(block.layers):
+        if hasattr(layer, "keep"):  # a layer of ours
+            found.append(layer.keep(number))
+        elif not isinstance(layer.self_attention, IdentityOp):
+            part = mixer_named(config.mixer_of(layer.layer_number)).layers
+            cached = _with_cache(number, config.rotation_of(layer.layer_number))
+            found.append(part.keep(layer.self_attention, cached))
+    return found
 
 
 def _with_cache(layer: int, rotation: int | None) -> Callable[[Any], CachedAttention]:

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 import torch
 
-from orchestrator.inference.generation.cache import Cache, Rotation, keep_keys_and_values
+from orchestrator.inference.generation.cache import Cache, Keeps, Rotation, keep_keys_and_values
 from orchestrator.inference.images import batch_of_images
 from orchestrator.inference.network import Network
 from orchestrator.inference.requests import Request
@@ -49,9 +49,11 @@ class DecoderRunner:
 
     def __init__(self, network: Network) -> None:
         self._network, self._module = network, network.module
-        # What talks to other processes, or asks the GPU which experts are chosen, is not captured.
-        self.is_captured = network.ranks.world_size == 1 and not network.job.model.has_experts
-        self._attentions: list[Any] = keep_keys_and_values(self._module.decoder)
+        # What talks to other processes, or asks the GPU which experts are chosen, is not captured. That of state space
+        # layers was not tried.
+        model = network.job.model
+        self.is_captured = network.ranks.world_size == 1 and not model.has_experts and not model.family.is_hybrid
+        self._keeping: list[Keeps] = keep_keys_and_values(self._module.decoder)
         self._cache, self._caches = Cache(0), 0
         self._angles: Rotation | None = None
 
@@ -107,13 +109,13 @@ class DecoderRunner:
                 hidden = module.with_images(hidden, **images)
         else:
             module.set_input_tensor([network.receive(length, batch)])
-        for attention in self._attentions:
-            attention.cache = self._cache
+        for each in self._keeping:
+            each.cache = self._cache
         try:
             hidden = module.decoder(hidden_states=hidden, attention_mask=None)
         finally:
-            for attention in self._attentions:
-                attention.cache = None
+            for each in self._keeping:
+                each.cache = None
         if not module.post_process:
             network.send(hidden)
             return None

@@ -22,10 +22,26 @@ from megatron.core.transformer.transformer_config import TransformerConfig
 from megatron.core.transformer.transformer_layer import get_transformer_layer_offset
 
 from orchestrator.models.blocks.registry import MLP, STATE_SPACE, Block
+from orchestrator.models.blocks.state_space.layers import go_on
 from orchestrator.models.layers import Layer
 from orchestrator.runtime.layers.implementation import block_spec_function
 from orchestrator.runtime.layers.normalization.norms import Norm
 from orchestrator.spec.sections.runtime import Layers
+
+
+class StateSpaceMixer(MambaMixer):
+    """megatron-core's, which goes on from what it keeps in a cache where one is set."""
+
+    cache: Any = None
+    number = 0
+    """Under which it keeps that."""
+
+    def forward(self, hidden_states: torch.Tensor, *arguments: Any, **options: Any) -> Any:
+        """[s, b, h] to the same, and no bias."""
+        if self.cache is None:
+            return super().forward(hidden_states, *arguments, **options)
+        projected, _ = self.in_proj(hidden_states)
+        return self.out_proj(go_on(self, projected, self.cache, self.number))
 
 
 class StateSpaceLayer(MambaLayer):
@@ -46,6 +62,12 @@ class StateSpaceLayer(MambaLayer):
     def forward(self, hidden_states: torch.Tensor, **unused: Any) -> tuple[torch.Tensor, None]:
         """[s, b, h] to the same, and no context for a layer behind it."""
         return super().forward(hidden_states), None
+
+    def keep(self, number: int) -> StateSpaceMixer:
+        """Let it keep its state under this number; what is to be handed the cache."""
+        mixer: StateSpaceMixer = self.mixer
+        mixer.number = number
+        return mixer
 
 
 class InputNorm(Norm):
@@ -90,7 +112,7 @@ def _state_space(layers: Layers) -> ModuleSpec:
         engine = importlib.import_module("megatron.core.extensions.transformer_engine")
         first, second, norm = engine.TELayerNormColumnParallelLinear, engine.TERowParallelLinear, IdentityOp
         names = {}
-    mixer = ModuleSpec(module=MambaMixer, submodules=MambaMixerSubmodules(in_proj=first, out_proj=second))
+    mixer = ModuleSpec(module=StateSpaceMixer, submodules=MambaMixerSubmodules(in_proj=first, out_proj=second))
     return ModuleSpec(
         module=StateSpaceLayer,
         submodules=MambaLayerSubmodules(

@@ -356,7 +356,7 @@ def make(folder: Path, *names: str) -> None:
                 theirs.cls.predictions.bias.copy_(theirs.cls.predictions.decoder.bias)
         packed = _packed(theirs) if name == "gpt-oss-mxfp4" else {}
         torch.save(logits(theirs), _made(folder / name) / "logits.pt")
-        if auto(config) is transformers.AutoModelForCausalLM and not hasattr(config, "time_step_limit"):
+        if auto(config) is transformers.AutoModelForCausalLM:
             torch.save(greedy(theirs), folder / name / "greedy.pt")
         torch.save([seeing_ids(), images()], folder / name / "seen.pt")
         # Several files: an index, and weights of one layer in two of them.
