@@ -12,9 +12,10 @@ from typing import Any
 
 import torch
 import transformers
+from families_configurations import GROUPED_EXPERTS, LATENT_EXPERTS, SIZES
+from families_program import ids, logits
 from safetensors.torch import load_file, save_file
 from transformers.modeling_layers import MtpModel
-from unit.conversion.families_program import GROUPED_EXPERTS, LATENT_EXPERTS, SIZES, ids, logits
 
 from orchestrator import plain_megatron  # noqa: F401 - before anything that imports megatron-core
 from orchestrator.conversion.hugging_face.configuration import read_config, to_model
