@@ -21,7 +21,7 @@ def go_on(mixer: Any, projected: torch.Tensor, cache: Any, number: int) -> torch
     the layer `number` keeps in the cache: the last inputs of the convolution and the state.
     """
     width, states, heads = mixer.d_inner_local_tp, mixer.ngroups_local_tp * mixer.d_state, mixer.nheads_local_tp
-    gate, inputs, dt = projected.transpose(0, 1).split([width, width + 2 * states, heads], dim=-1)
+    gate, inputs, dt = torch.split(projected.transpose(0, 1), [width, width + 2 * states, heads], dim=-1)
     batch, length = inputs.shape[:2]
     if cache.positions is None:
         lengths = cache.lengths
@@ -34,7 +34,7 @@ def go_on(mixer: Any, projected: torch.Tensor, cache: Any, number: int) -> torch
     convolved = functional.conv1d(
         inputs.transpose(1, 2), mixer.conv1d.weight, mixer.conv1d.bias, groups=inputs.size(-1)
     )
-    x, b, c = functional.silu(convolved).transpose(1, 2).float().split([width, states, states], dim=-1)
+    x, b, c = torch.split(functional.silu(convolved).transpose(1, 2).float(), [width, states, states], dim=-1)
     x = x.unflatten(-1, (heads, mixer.headdim))
     b, c = (each.unflatten(-1, (mixer.ngroups_local_tp, mixer.d_state)) for each in (b, c))
     # Behind the end of a row no time passes: its state stays what it was there.
