@@ -35,8 +35,8 @@ def go_on(mixer: Any, projected: torch.Tensor, cache: Any, number: int) -> torch
         inputs.transpose(1, 2), mixer.conv1d.weight, mixer.conv1d.bias, groups=inputs.size(-1)
     )
     x, b, c = torch.split(functional.silu(convolved).transpose(1, 2).float(), [width, states, states], dim=-1)
-    x = x.unflatten(-1, (heads, mixer.headdim))
-    b, c = (each.unflatten(-1, (mixer.ngroups_local_tp, mixer.d_state)) for each in (b, c))
+    x = torch.unflatten(x, -1, (heads, mixer.headdim))
+    b, c = (torch.unflatten(each, -1, (mixer.ngroups_local_tp, mixer.d_state)) for each in (b, c))
     # Behind the end of a row no time passes: its state stays what it was there.
     is_text = torch.arange(length, device=lengths.device) < lengths[:, None]
     dt = functional.softplus(dt.float() + mixer.dt_bias.float()) * is_text[..., None]
