@@ -161,8 +161,9 @@ class Family:
                 for rule in of_stack:
                     if rule.only_in is not None and kinds[layer or 0] != rule.only_in:
                         continue
-                    if rule.mixer in (None, mixers[layer or 0].name):
-                        yield from _of_layer(rule, layer, model)
+                    if rule.mixer is not None and mixers[layer or 0].name != rule.mixer:
+                        continue
+                    yield from _of_layer(rule, layer, model)
         for depth in range(model.mtp_num_layers):
             yield from self._further_weights(depth, rules, model)
 

@@ -1,4 +1,6 @@
-"""A rank that loads imported checkpoints at a layout and writes them anew from there: FOLDER NAME TP PP."""
+"""A rank that loads imported checkpoints at a layout and writes them anew from there: FOLDER NAME TP PP [ETP], with ETP
+only those whose experts are split so.
+"""
 
 from __future__ import annotations
 
@@ -37,6 +39,9 @@ def main() -> int:
     folder, name, tp, pp = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
     runs = {path.parent.name: RunDir(path) for path in sorted(folder.glob("*/run"))}
     jobs = {family: _at(load_resolved(run.resolved()), tp, pp) for family, run in runs.items()}
+    if sys.argv[5:]:
+        etp = int(sys.argv[5])
+        jobs = {family: job for family, job in jobs.items() if job.parallelism.expert_tensor_parallel == etp}
     mamba_stub.install()
     device = select_device("cpu", threads=1)
     megatron_compat.apply(device)
