@@ -191,7 +191,7 @@ def configurations() -> dict[str, Any]:
         "nemotron-h": transformers.NemotronHConfig(**HYBRID, hybrid_override_pattern="M-*M", mamba_num_heads=10),
         "nemotron-h-gelu": transformers.NemotronHConfig(
             **HYBRID,
-            **{"hybrid_override_pattern": "*-MM", "mamba_num_heads": 8, "mlp_hidden_act": "gelu_pytorch_tanh"},
+            **{"hybrid_override_pattern": "MM*-", "mamba_num_heads": 8, "mlp_hidden_act": "gelu_pytorch_tanh"},
         ),
         "granite": transformers.GraniteConfig(**SIZES, **FACTORS, tie_word_embeddings=True),
         "smollm3": transformers.SmolLM3Config(
