@@ -223,8 +223,8 @@ def matrix_job(
         data["tokenizer"] = {"vocab_extra_ids": 20}
     if family == "gpt-oss":  # its experts have biases, so that they are not split
         parallelism = {**parallelism, "expert_tensor_parallel_size": 1}
-    if family == "muon":
-        more["optimizer"] = {"name": "muon"}
+    # Adam divides a gradient by its size: with an epsilon well above what rounding leaves, that moves no weight.
+    more["optimizer"] = {"adam_eps": 1e-6, **({"name": "muon"} if family == "muon" else {})}
     return tiny_job(
         f"{family}-{dtype}",
         model={**FAMILIES[family], "num_layers": num_layers},
