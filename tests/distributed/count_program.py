@@ -16,6 +16,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 from megatron.core import parallel_state
+from support import mamba_stub
 
 from orchestrator.planning.parameters import parameters
 from orchestrator.planning.vocabulary import vocabulary
@@ -40,6 +41,7 @@ def count(job: JobSpec, device: Device, ranks: Ranks) -> int:
 
 def main() -> int:
     out, largest, *paths = sys.argv[1:]
+    mamba_stub.install()
     device = select_device("cpu", threads=1)
     megatron_compat.apply(device)
     initialize, current_device = model.initialize_weights, torch.cuda.current_device
