@@ -66,7 +66,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     },
     "gated": {
         **{"normalization": "RMSNorm", "apply_layernorm_1p": True, "qk_layernorm": True, "num_query_groups": 2},
-        **{"attention_output_gate": True, "rotary_percent": 0.25},
+        **{"attention_output_gate": True, "rotary_percent": 0.25, "no_rope_freq": 2},
     },
     "delta": {
         **{"linear_attention_freq": [1, 0], "linear_num_key_heads": 2, "linear_num_value_heads": 4},

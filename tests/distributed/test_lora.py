@@ -117,6 +117,25 @@ def test_the_products_of_a_step_are_those_that_plan_counts(
     assert events(run, "counted")[0]["products"] + attention == model_flops(job, tokens, 256)
 
 
+def test_products_where_attention_and_mlp_have_one_input(
+    ranks: Ranks, tmp_path: Path, inject: Callable[[str], Path]
+) -> None:
+    """Adapters of attention do not lead to the MLP of their layer."""
+    parallel = {**MODEL, "parallel_residual": "one_norm"}
+    begun = tiny_job("begun", model=parallel, schedule={"train_iters": 1, "lr_warmup_iters": 0})
+    source = ranks.must_train(make_run(tmp_path, begun), begun)
+    job = tiny_job(
+        "counted",
+        model={**parallel, "lora": {"rank": 4, "target_modules": ["linear_qkv"]}},
+        schedule={"train_iters": 1, "lr_warmup_iters": 0},
+        checkpoint={"pretrained": str(source.path)},
+    )
+    run = ranks.must_train(make_run(tmp_path, job), job, inject=inject(COUNTED))
+    model, tokens = job.model, job.global_batch_size * job.model.seq_length
+    attention = tokens * model.num_layers * 12 * model.hidden_size * model.seq_length
+    assert events(run, "counted")[0]["products"] + attention == model_flops(job, tokens, 256)
+
+
 def test_full_recomputation_and_dropout_resume_bitwise(ranks: Ranks, tmp_path: Path, source: RunDir) -> None:
     """Saved on the way under TP2 with sequence parallelism, and the rest: the losses of all of it in one go."""
     recompute = {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1}

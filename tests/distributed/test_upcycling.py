@@ -116,6 +116,29 @@ def test_each_expert_is_its_part_of_the_dense_mlp(ranks: Ranks, tmp_path: Path, 
         assert ours.read(f"decoder.layers.0.{name}", ()).equal(dense.read(f"decoder.layers.{name}", (0,)))
 
 
+def test_layers_that_predict_further_tokens_may_be_new(ranks: Ranks, tmp_path: Path, source: RunDir) -> None:
+    """Those of a job have experts, of which the dense model has no MLP."""
+    job = upcycled("further", source.path, {"mtp_num_layers": 1})
+    run = ranks.must_train(make_run(tmp_path, job), job, inject=UNSAVED)
+    [end] = values(source, "validation/loss").values()
+    assert values(run, "validation/loss")[0] == pytest.approx(end, rel=2e-6)
+
+
+def test_layers_with_linear_attention(ranks: Ranks, tmp_path: Path) -> None:
+    """Each has keys of its own in a dense model too."""
+    linear = {
+        **{"linear_attention_freq": 2, "linear_num_key_heads": 2, "linear_num_value_heads": 2},
+        **{"linear_key_head_dim": 8, "linear_value_head_dim": 8},
+    }
+    short = {"train_iters": 2, "lr_warmup_iters": 0}
+    job = tiny_job("linear", model={**DENSE, **linear}, schedule=short, evaluation=VALIDATION)
+    dense = ranks.must_train(make_run(tmp_path, job), job)
+    run = make_run(tmp_path, own := upcycled("experts", dense.path, {**linear, "moe_layer_freq": [0, 1]}))
+    ranks.must_train(run, own, inject=UNSAVED)
+    [end] = values(dense, "validation/loss").values()
+    assert values(run, "validation/loss")[0] == pytest.approx(end, rel=2e-6)
+
+
 @pytest.mark.parametrize(
     ("model", "upcycle", "code"),
     [

@@ -52,13 +52,20 @@ def export_adapter(
             "the run has no adapters (model.lora): leave out --adapter to export the whole model", code="no_adapters"
         )
     family = family_of_job(job)
-    require_free(target)
-    source = _Source(StoredWeights(checkpoint), model, dtype)
     adapters = [
         (weight, adapter)
         for weight in family.weights(model)
         if (adapter := adapter_of(weight.rule.ours, model)) is not None
     ]
+    packed = next((weight.theirs[0] for weight, _ in adapters if weight.rule.packed), None)
+    if packed is not None:
+        raise UserError(
+            f"{family.name} has all experts of a layer in one tensor ({packed}), and PEFT has no adapter for each: "
+            "leave out --adapter to export the whole model",
+            code="adapters_of_packed_experts",
+        )
+    require_free(target)
+    source = _Source(StoredWeights(checkpoint), model, dtype)
     entries = [entry for weight, adapter in adapters for entry in source.entries(weight, adapter)]
     require_room(target, sum(entry.bytes for entry in entries))
     with drafted(target) as draft:
@@ -116,7 +123,9 @@ def to_adapter_config(lora: LoraSpec, family: Family, model: ModelSpec, base: st
         "lora_alpha": int(lora.alpha) if lora.alpha.is_integer() else lora.alpha,
         "lora_dropout": lora.lora_dropout,
         "target_modules": _target_modules(family, model),
-        "fan_in_fan_out": any(rule.transform in _TRANSPOSED for rule in family.rules),
+        "fan_in_fan_out": any(
+            rule.transform in _TRANSPOSED for rule in family.rules if adapter_of(rule.ours, model) is not None
+        ),
         "bias": "none",
         "inference_mode": True,
     }

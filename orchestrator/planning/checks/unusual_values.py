@@ -67,8 +67,8 @@ def unusual_values(job: JobSpec) -> Iterator[Problem]:
     )
     if optimizer.exp_avg_sq_dtype == "bf16" and 1 - optimizer.adam_beta2 < _HALF_STEP_OF_BF16:
         message = (
-            f"bf16 rounds away changes of the second moment below 1/512, and with adam_beta2 {optimizer.adam_beta2:g} "
-            f"a step changes it by about {1 - optimizer.adam_beta2:g} of its value"
+            "bf16 rounds away many changes of the second moment below 1/256, and with adam_beta2 "
+            f"{optimizer.adam_beta2:g} a step changes it by about {1 - optimizer.adam_beta2:g} of its value"
         )
         paths = ("optimizer.exp_avg_sq_dtype", "optimizer.adam_beta2")
         yield Problem(message, paths, "write adam_beta2: 0.95, or exp_avg_sq_dtype: fp32")

@@ -53,7 +53,7 @@ def _unneeded(model: ModelSpec, scores: float) -> float:
                 if block.scores(model) is not None and not behind and matrix is branch[0]:
                     found += 8 * scores
             leads = leads or behind
-        needed = leads
+        needed = leads and model.parallel_residual is None  # else the next block has the same input
     return found
 
 

@@ -79,7 +79,7 @@ def orthogonalized_shapes(matrix: Matrix, *, split_qkv: bool) -> tuple[tuple[int
 
 
 def _of_layer(model: ModelSpec, layer: Layer) -> tuple[Matrix, ...]:
-    return tuple(matrices_of(model, layer))
+    return tuple(each for each in matrices_of(model, layer) if each.outputs > 1)  # a gate is a vector, and Adam's
 
 
 def _add(matrices: Matrices, more: tuple[Matrix, ...], count: int) -> None:

@@ -68,10 +68,11 @@ class DenseWeights:
     @torch.no_grad()
     def fill(self, loaded: dict[str, Any]) -> None:
         """Bring what was read into the chunk."""
-        mlps = {name: loaded.pop(name) for name in {piece.name for piece in self._pieces}}
+        pieces = [piece for piece in self._pieces if piece.name in loaded]  # layers of further tokens may be new
+        mlps = {name: loaded.pop(name) for name in {piece.name for piece in pieces}}
         self._chunk.load_state_dict({**self._chunk.state_dict(), **loaded})
         factor = output_factor(self._model)
-        for piece in self._pieces:
+        for piece in pieces:
             piece.fill(mlps[piece.name], factor if piece.axis == _OF_SECOND else 1.0)
         _join_routers(self._chunk, granularity(self._model))
 
@@ -96,7 +97,7 @@ class DenseWeights:
     def _wanted(self, shard: ShardedTensor, axis: int, shape: list[int], offset: list[int]) -> str:
         """The name of a part of a dense MLP, which is read once for all experts that have something of it."""
         key = shard.key.replace(_OF_EXPERTS, ".mlp.")
-        name = f"dense:{key}:{offset}"
+        name = f"{key}:{offset}"  # begins as the key does, by which what may be new is told
         if name not in self.state:
             local = list(shard.local_shape)
             local[axis] = self._unit
@@ -130,7 +131,8 @@ class DenseWeights:
     def _stacked(self, shard: ShardedTensor) -> ShardedTensor:
         """Where only some layers have experts, each has a key of its own, and in a dense model all have one."""
         numbered = _NUMBERED.fullmatch(shard.key)
-        if numbered is None:
+        # With linear attention, layers of a dense model have keys of their own too.
+        if numbered is None or self._model.has_linear_attention:
             return shard
         layers = self._model.num_layers
         return replace(

@@ -11,13 +11,13 @@ from typing import Any
 
 import torch
 
+from orchestrator.models.blocks.state_space.matrices import CONVOLUTION
+
 Draw = Callable[[torch.Tensor, torch.Generator], Any]
 """Fills a whole parameter in place."""
 
 _SHORTEST_STEP, _LONGEST_STEP = 1e-3, 1e-1
 _LARGEST_DECAY = 16.0
-_CONVOLVED = 4
-"""Tokens that the convolution of a state space layer looks at."""
 
 
 def _decay(whole: torch.Tensor, generator: torch.Generator) -> None:
@@ -32,7 +32,7 @@ def _step(whole: torch.Tensor, generator: torch.Generator) -> None:
 
 
 def _convolution(whole: torch.Tensor, generator: torch.Generator) -> None:
-    bound = 1 / math.sqrt(_CONVOLVED)
+    bound = 1 / math.sqrt(CONVOLUTION)
     whole.uniform_(-bound, bound, generator=generator)
 
 

@@ -21,7 +21,7 @@ def chunks_of(text: str) -> tuple[str, ...]:
     """The letters of each chunk. Raises ValueError with what is wrong with the text."""
     written = text.replace(",", "")
     if "m" in written:
-        raise ValueError("multi-token prediction (m) is not in this version")
+        raise ValueError("there is no letter m: layers of multi-token prediction are on the last stage")
     return tuple(_written_out(written).split(END))
 
 

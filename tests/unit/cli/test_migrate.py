@@ -75,22 +75,22 @@ def test_flags_on_the_line(orchestrator: Any, tmp_path: Path) -> None:
 
 def test_what_is_missing_is_written_and_said(orchestrator: Any, tmp_path: Path) -> None:
     path = tmp_path / "train.sh"
-    path.write_text(f"torchrun pretrain_gpt.py {FLAGS} --num-layers $LAYERS --attention-output-gate\n")
+    path.write_text(f"torchrun pretrain_gpt.py {FLAGS} --num-layers $LAYERS --fp32-residual-connection\n")
     migrated = orchestrator("migrate", path)
     assert migrated.code == 2
     assert "ANOTHER TRAINING" in migrated.out
     assert "--set-var LAYERS=VALUE" in migrated.out
     assert "model.num_layers" in migrated.err
     text = (tmp_path / "job.yaml").read_text()
-    assert "--attention-output-gate" in text.split("\nname:")[0]
+    assert "--fp32-residual-connection" in text.split("\nname:")[0]
     assert orchestrator("validate", "job.yaml").code == 2
     written = ("migrate", path, "--force", "--set", "model.num_layers=2")
     other = orchestrator(*written)
     assert other.code == 2
-    assert "--without attention-output-gate" in other.err
+    assert "--without fp32-residual-connection" in other.err
     assert orchestrator("validate", "job.yaml").code == 0, "it is written all the same"
     assert orchestrator(*written, "--json").json["valid"] is False
-    meant = orchestrator(*written, "--without", "--attention-output-gate")
+    meant = orchestrator(*written, "--without", "--fp32-residual-connection")
     assert meant.code == 0, meant.err
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,8 +12,10 @@ from support.training import tiny_job
 
 from orchestrator.conversion.hugging_face.families.llama import LLAMA
 from orchestrator.conversion.hugging_face.hf_export import Source
+from orchestrator.conversion.hugging_face.peft import export_adapter
 from orchestrator.conversion.shapes import shape_of
 from orchestrator.errors import CheckpointError
+from tests.unit.conversion.test_configuration import job_of
 
 LAYERS, WIDE, RANK = 2, 16, 3
 MODEL = {
@@ -90,3 +93,11 @@ def test_a_checkpoint_without_them_or_with_others_is_refused() -> None:
     weights["decoder.layers.mlp.linear_fc2.lora.a"] = torch.randn(LAYERS, RANK, 64)
     with refused("unexpected_tensors", "fc2.lora.a", "Llama", kind=CheckpointError):
         of.entries()
+
+
+@pytest.mark.parametrize("preset", ["granite3.0-1b-a400m", "llama4-scout", "gpt-oss-20b"])
+def test_experts_in_one_tensor_have_no_adapters_in_files_of_peft(preset: str, tmp_path: Path) -> None:
+    job = job_of({"preset": preset, "lora": {"rank": RANK, "target_modules": ["linear_fc1"]}})
+    with refused("adapters_of_packed_experts"):
+        export_adapter(tmp_path / "none", job, tmp_path / "out", base="theirs", dtype=None)
+    assert not (tmp_path / "out").exists()

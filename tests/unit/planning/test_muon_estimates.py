@@ -28,6 +28,8 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "bert": (FAMILIES["bert"], layout(tp=2, pp=2)),
     "t5": (FAMILIES["t5"], layout(tp=2, pp=2)),
     "vision": (FAMILIES["vision"], layout(tp=2)),
+    "delta": (FAMILIES["delta"], layout(tp=2, **SP)),
+    "further tokens": (FAMILIES["mtp"], layout(pp=2)),
 }
 
 

@@ -125,6 +125,18 @@ REFUSED: dict[tuple[str, ...], list[str]] = {
     ],
     ("model={mtp_num_layers: 1, architecture: bert}",): ["predicting_families model.mtp_num_layers"],
     ("model={mtp_num_layers: 1, no_rope_freq: 2}",): ["untried_with_predictions model.no_rope_freq"],
+    ("model={mtp_num_layers: 1, sliding_window: 8, window_attn_skip_freq: 2, rotary_base_local: 500}",): [
+        "untried_with_predictions model.rotary_base_local",
+        "untried_with_predictions model.window_attn_skip_freq",
+    ],
+    ("model={num_experts: 4, moe_router_topk: 2}", "checkpoint={pretrained: dense, upcycle: true}"): [
+        "upcycled_weights checkpoint.upcycle"
+    ],
+    (
+        "model={num_experts: 4, add_bias_linear: false, moe_router_topk: 1, moe_router_pre_softmax: true}",
+        "model.moe_apply_probs_on_input=true",
+        "checkpoint={pretrained: dense, upcycle: true}",
+    ): ["upcycled_routing checkpoint.upcycle"],
     ("model={mtp_num_layers: 1}", "precision={fp8: {recipe: delayed}}", "runtime.train_step=steps:Own"): [
         "untried_with_predictions precision.fp8",
         "untried_with_predictions runtime.train_step",

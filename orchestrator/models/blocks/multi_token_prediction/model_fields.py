@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from orchestrator.models.blocks.model_fields import Fields
+from orchestrator.models.blocks.model_fields import GroupedQueryFields
 
 
-class PredictionFields(Fields, Protocol):
+class PredictionFields(GroupedQueryFields, Protocol):
     """The fields of its own too."""
 
     @property

@@ -51,7 +51,9 @@ def untried_with_predictions(job: Job[PredictionFields]) -> Iterator[Problem]:
         "data.chat": job.data.packs,
         "model.vision": model.has_vision,
         "model.lora": model.has_adapters,
-        "model.no_rope_freq": model.rotates_by_layer,
+        "model.no_rope_freq": model.no_rope_freq is not None,
+        "model.rotary_base_local": model.rotary_base_local is not None,
+        "model.window_attn_skip_freq": model.window_attn_skip_freq is not None,
         "model.parallel_residual": model.parallel_residual is not None,
     }
     for path, is_refused in refused.items():

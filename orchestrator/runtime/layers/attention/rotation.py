@@ -33,15 +33,17 @@ class AttentionByLayer(SelfAttention):
         return found
 
     def get_query_key_value_tensors(self, hidden_states: torch.Tensor, *arguments: Any, **options: Any) -> Any:
-        """Queries [s, b, heads, d], keys and values [s, b, groups, d], before the rotation, which changes no norm."""
-        query, key, value = super().get_query_key_value_tensors(hidden_states, *arguments, **options)
+        """Queries [s, b, heads, d], keys and values [s, b, groups, d], and gates where there are some. Before the
+        rotation, which changes no norm.
+        """
+        query, key, *others = super().get_query_key_value_tensors(hidden_states, *arguments, **options)
         is_rotated = self.config.rotation_of(self.layer_number) is not None
         if is_rotated and self.config.normalizes_rotated:
             epsilon = self.config.layernorm_epsilon
             query, key = (functional.rms_norm(x, x.shape[-1:], None, epsilon) for x in (query, key))
         elif not is_rotated and self.config.query_temperature is not None:
             query = (query * self._temperature(query)).to(query.dtype)
-        return query, key, value
+        return query, key, *others
 
     def _temperature(self, query: torch.Tensor) -> torch.Tensor:
         """Factors [s, 1, 1, 1] of queries from the first token on; [1, b, 1, 1] of one further token of each row, where

@@ -155,6 +155,8 @@ def _changed(config: LayerConfig, **values: Any) -> LayerConfig:
         "window_attn_skip_freq": None,
         "has_local_rotation": False,
         "no_rotation_freq": None,
+        "normalizes_rotated": False,
+        "query_temperature": None,
         "packs": False,
         "apply_rope_fusion": False,
         "rotates_projection": False,

@@ -44,6 +44,8 @@ def obstacles(job: JobSections) -> Iterator[tuple[str, str]]:
         yield f"model.{model.attention.field}", "it was not measured with this attention"
     if model.has_linear_attention:
         yield "model.linear_attention_freq", "it was not measured with linear attention"
+    if model.predicts_further:
+        yield "model.mtp_num_layers", "megatron-core gives a matrix of its layers no buffer"
     if model.has_experts:
         yield "model.num_experts", "it was not measured for layers with experts"
     if model.has_vision:

@@ -27,6 +27,9 @@ def upcycled_weights(job: JobSections) -> Iterator[Problem]:
     if model.has_adapters:
         message = "the router of upcycled experts starts at random, and adapters would leave it so"
         yield Problem(message, (UPCYCLE, "model.lora"), "train all weights first, and adapters from that run")
+    if not model.splits_experts:
+        message = "biases of experts are not started from those of a dense MLP"
+        yield Problem(message, (UPCYCLE, "model.add_bias_linear"), "write add_bias_linear: false")
 
 
 def upcycled_routing(job: JobSections) -> Iterator[Problem]:
@@ -37,6 +40,9 @@ def upcycled_routing(job: JobSections) -> Iterator[Problem]:
     if model.shared_expert_size:
         message = "a shared expert would add to what the copies of the dense MLP already give"
         yield Problem(message, (UPCYCLE, "model.moe_shared_expert_intermediate_size"), "leave the shared expert out")
+    if model.moe_apply_probs_on_input:
+        message = "weighted inputs change what an activation computes, and no factor makes up for it"
+        yield Problem(message, (UPCYCLE, "model.moe_apply_probs_on_input"), "leave it out")
     if model.moe_router_load_balancing_type == "sinkhorn":
         message = "the weights that sinkhorn gives experts add up to no known number"
         hint = "write aux_loss, seq_aux_loss or global_aux_loss"
