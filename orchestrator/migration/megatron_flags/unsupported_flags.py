@@ -212,7 +212,7 @@ _FAMILIES_OF_FLAGS: tuple[tuple[str, str, Effect], ...] = (
     (r"moe-(?!(layer-freq|ffn-hidden-size|shared-expert-intermediate-size|aux-loss-coeff|z-loss-coeff|grouped-gemm|"
      r"router-(topk|score-function|pre-softmax|dtype|load-balancing-type|topk-scaling-factor|num-groups|group-topk|"
      r"enable-expert-bias|bias-update-rate)|shared-expert-gate|expert-capacity-factor|token-dispatcher-type|"
-     r"per-layer-logging|use-upcycling|upcycling-granularity)$).*",
+     r"per-layer-logging|use-upcycling|upcycling-granularity|apply-probs-on-input)$).*",
      _EXPERTS, "training"),
     (r"(no-)?fp8-(?!(format|recipe|margin|amax-history-len|amax-compute-algo)$).*|fp4-.*|.*mxfp8.*|kitchen-.*|"
      r"te-precision-config-file", _FP8, "aside"),
