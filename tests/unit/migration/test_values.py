@@ -27,6 +27,7 @@ CONTEXTS = (
     "pretrain_t5.py --position-embedding-type relative",
     "pretrain_mamba.py --mock-data",
     "main.py --task MNLI",
+    f"{_GPT} --experimental-attention-variant gated_delta_net --linear-attention-freq 2",
     f"{_GPT} --multi-latent-attention --position-embedding-type rope --rotary-scaling-factor 4 --mtp-num-layers 1",
 )
 """Programs and flags: between them each flag has an effect somewhere."""

@@ -24,6 +24,7 @@ NOT_FITTED = {
     "attention._STATED_WIDTH": "the same",
     "attention._STATED_KEYS": "the same",
     "attention._RECOMPUTATION": "five products for two",
+    "elementwise._NARROW": "bytes of reading and writing bf16",
     "elementwise._STATE": "bytes of reading and writing fp32",
     "fitting._FACTORS": "priors of a fit",
     "fitting._NOISE": "the same",
