@@ -109,6 +109,7 @@ def test_a_gpt_marks_what_its_output_layer_does_not_share(
     def build(self: Any, *arguments: Any, **options: Any) -> None:
         torch.nn.Module.__init__(self)
         self.pre_process, self.post_process, self.share_embeddings_and_output_weights = first, last, tied
+        self.mtp_process = False
         if first:
             self.embedding = SimpleNamespace(word_embeddings=SimpleNamespace(weight=weight))
 
