@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 import torch
 
+from orchestrator.models.blocks.registry import GROUPED_QUERY
 from orchestrator.runtime.layers import torch_layers
+from orchestrator.runtime.layers.experts import LayerKind
 
 
 class DotProductAttention(torch.nn.Module):
@@ -44,4 +46,5 @@ def transformer_engine_layers(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 def have_layers(monkeypatch: pytest.MonkeyPatch, module: Any, experts: list[bool]) -> None:
     """Have chunks that a module builds consist of these layers: whether each has experts."""
-    monkeypatch.setattr(module, "layers_of_chunk", lambda config, stage: experts)
+    kinds = [LayerKind(GROUPED_QUERY.name, has_experts) for has_experts in experts]
+    monkeypatch.setattr(module, "layers_of_chunk", lambda config, stage: kinds)

@@ -28,8 +28,8 @@ from orchestrator.runtime.layers.normalization.projection_norm import Projection
 from orchestrator.runtime.layers.parameter_attributes import mark_split
 from orchestrator.runtime.layers.torch_layers import Attention
 
-_HAS_SINKS = is_te_min_version("2.8.0")
-"""Whether its attention does."""
+_FIRST_WITH_SINKS = "2.8.0"
+"""Version whose attention takes them."""
 
 
 class AttentionWithSinks(TEDotProductAttention):
@@ -80,7 +80,9 @@ def _core_attention(config: LayerConfig) -> type[Attention | FlashAttention] | N
     if config.flash_attention:
         return FlashAttention
     ringed_window = config.window_size is not None and config.context_parallel_size > 1
-    lacks_sinks = config.softmax_type != "vanilla" and (config.context_parallel_size > 1 or not _HAS_SINKS)
+    lacks_sinks = config.softmax_type != "vanilla" and (
+        config.context_parallel_size > 1 or not is_te_min_version(_FIRST_WITH_SINKS)
+    )
     capped = config.attention_logit_softcapping is not None
     ours = config.alibi or capped or ringed_window or config.packs or lacks_sinks
     return Attention if ours else None

@@ -28,7 +28,7 @@ def test_only_an_engine_that_loads_unpickles_them(
     monkeypatch.setitem(modules, "transformer_engine", engine)
     monkeypatch.setattr(checkpoint_reader, "shared", lambda path: None)
     found: dict[str, Any] = {"layers._extra_state": NO_PICKLE}
-    monkeypatch.setattr(checkpoint_reader.dist_checkpointing, "load", lambda wanted, path: found)
+    monkeypatch.setattr(checkpoint_reader.dist_checkpointing, "load", lambda wanted, path, **options: found)
     if is_read:
         assert checkpoint_reader.load({}, tmp_path) == found
     else:

@@ -26,6 +26,7 @@ def config() -> Any:
         attention_dropout=0.0,
         params_dtype=torch.float32,
         sequence_parallel=False,
+        softmax_type="vanilla",
     )
 
 
