@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from orchestrator.launch.processes.stop_request import request_stop
@@ -19,10 +19,11 @@ def stopped_once_launched(folder: Path, *, at_once: bool = False) -> Iterator[No
 
     def stop() -> None:
         while not over.wait(0.01):
-            for log in folder.rglob("events.jsonl"):
-                run = RunDir(log.parent)
-                if '"launched"' in log.read_text() and not run.stop_file.exists():
-                    request_stop(run, "the test", at_once=at_once)
+            with suppress(FileNotFoundError):  # a run that is made is renamed: it is looked for again
+                for log in folder.rglob("events.jsonl"):
+                    run = RunDir(log.parent)
+                    if '"launched"' in log.read_text() and not run.stop_file.exists():
+                        request_stop(run, "the test", at_once=at_once)
 
     with ThreadPoolExecutor(1) as beside:
         stopping = beside.submit(stop)
