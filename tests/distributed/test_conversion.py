@@ -19,7 +19,6 @@ from orchestrator.run_directory.checkpoints.commit_markers import committed, fil
 from orchestrator.run_directory.rundir import RunDir
 from orchestrator.spec.loading import dump_resolved, load_job
 
-# The first test waits for all models.
 pytestmark = [pytest.mark.distributed, pytest.mark.slow("many models at four layouts"), pytest.mark.timeout(900)]
 
 HERE = Path(__file__).parents[1] / "unit" / "conversion"

@@ -19,14 +19,14 @@ OF_DECODERS: dict[str, dict[str, Any]] = {
 }
 
 
-def config_of_encoder(**model: Any) -> dict[str, str]:
+def settings_of_encoder(**model: Any) -> dict[str, str]:
     job = tiny_job("seen", model={**FAMILIES["vision"], **model})
     config = transformer_config(job, select_device("cpu", threads=1), "torch")
-    found = encoder._config_of_encoder(job.model.image_encoder, config)
+    found = encoder.config_of_encoder(job.model.image_encoder, config)
     return {name: repr(value) for name, value in vars(found).items()}
 
 
 @pytest.mark.filterwarnings("ignore:full scope is deprecated:UserWarning")  # megatron-core's, of its own default
 @pytest.mark.parametrize("kind", OF_DECODERS)
 def test_it_has_nothing_of_a_decoder(kind: str) -> None:
-    assert config_of_encoder(**OF_DECODERS[kind]) == config_of_encoder()
+    assert settings_of_encoder(**OF_DECODERS[kind]) == settings_of_encoder()

@@ -36,7 +36,7 @@ class ImageEncoder(MegatronModule):
 
     def __init__(self, vision: VisionSpec, config: LayerConfig, layers: Layers) -> None:
         """`config` is the decoder's."""
-        own = _config_of_encoder(vision, config)
+        own = config_of_encoder(vision, config)
         super().__init__(config=own)
         width, side = vision.hidden_size, vision.patch_size
         self.patch_size, self.is_frozen = side, vision.freeze
@@ -97,7 +97,8 @@ def _cut(images: torch.Tensor, side: int) -> torch.Tensor:
     return rows.permute(2, 4, 0, 1, 3, 5).reshape(along * along, number, -1)
 
 
-def _config_of_encoder(vision: VisionSpec, config: LayerConfig) -> LayerConfig:
+def config_of_encoder(vision: VisionSpec, config: LayerConfig) -> LayerConfig:
+    """Of the encoder's layers; `config` is the decoder's."""
     head = vision.hidden_size // vision.num_attention_heads
     return _changed(
         config,
