@@ -14,4 +14,5 @@ def _masked(self: batches.RandomTokens, index: int) -> dict[str, Any]:
     return {**sample, "loss_mask": (sample["labels"] % 3 != 0).float()}
 
 
+# For the whole process: the program under test makes its data sets itself.
 batches.RandomTokens.__getitem__ = _masked  # type: ignore[method-assign]

@@ -11,6 +11,15 @@ from orchestrator.fields.refusals import Refusal, divisors_of, multiples_of, quo
 
 if TYPE_CHECKING:
     from orchestrator.models.blocks.job_fields import Job
+    from orchestrator.models.registry import Feature
+
+
+def by_family(job: Job[Any], feature: Feature, path: str, value: str = "") -> Iterator[Problem]:
+    """The field at `path`, or this value of it, asks for a feature that the job's family has."""
+    family = job.model.family
+    if feature not in family.supports:
+        message = f"{value} is for architecture: gpt, but architecture is {family.name}".lstrip()
+        yield Problem(message, (path, "model.architecture"), "leave it out")
 
 
 def by_tensor_parallel(job: Job[Any], name: str, size: int, path: str) -> Iterator[Problem]:

@@ -72,6 +72,9 @@ def unusual_values(job: JobSpec) -> Iterator[Problem]:
         )
         paths = ("optimizer.exp_avg_sq_dtype", "optimizer.adam_beta2")
         yield Problem(message, paths, "write adam_beta2: 0.95, or exp_avg_sq_dtype: fp32")
+    if not job.model.splits_experts and job.model.activation != "quick_geglu":
+        message = "true, the default, gives experts and routers biases, which of published models only gpt-oss has"
+        yield Problem(message, ("model.add_bias_linear", "model.num_experts"), "write add_bias_linear: false")
     for path, value, usual in checked:
         if value is None or usual.least <= value <= usual.most:
             continue

@@ -154,7 +154,8 @@ def build_chunk(
     vp_stage = virtual_stage(job, index)
     if job.model.has_linear_attention and ranks.is_first and index == 0 and torch.cuda.is_available() and not has_fla():
         print(
-            "linear attention is slow without the kernels of flash-linear-attention, which is not installed", flush=True
+            "linear attention is slow without its kernels, which are not installed: pip install flash-linear-attention",
+            flush=True,
         )
     return decoder(job, config, block_spec_function(layers)(config, vp_stage), vocabulary, ranks, index, GPT)
 

@@ -49,7 +49,7 @@ class LayerConfig(TransformerConfig):
     """A sequence holds several conversations, and attention takes a mask that keeps them apart."""
 
     @property
-    def rotates_by_layer(self) -> bool:
+    def changes_queries_by_layer(self) -> bool:
         """Whether layers differ in how they rotate queries and keys, or in what they do to those."""
         return self.has_local_rotation or self.no_rotation_freq is not None or self.normalizes_rotated
 

@@ -8,6 +8,7 @@ from support.shipped import SHIPPED
 from orchestrator.planning.checks.unusual_values import unusual_values
 from orchestrator.spec.loading import load_job
 
+EXPERTS = ("num_experts=4", "add_bias_linear=true", "sequence_parallel=true", "expert_tensor_parallel_size=1")
 SGD = ("optimizer.name=sgd", "adam_beta2=null")
 
 
@@ -32,6 +33,9 @@ def found(*overrides: str, job: str = "gpt-tiny-cpu") -> list[str]:
             ("model.hidden_dropout=0.9", "model.attention_dropout=0.9"),
             ["model.hidden_dropout", "model.attention_dropout"],
         ),
+        (EXPERTS, ["model.add_bias_linear"]),
+        ((*EXPERTS, "activation=quick_geglu"), []),
+        (("num_experts=4", "sequence_parallel=true", "add_bias_linear=false"), []),
         # Published: muP's GPT, a fine-tuning with LoRA, SGD of nanoGPT's size.
         (("lr=0.02", "weight_decay=0.3"), []),
         (("lr=1e-6", "min_lr=0"), []),

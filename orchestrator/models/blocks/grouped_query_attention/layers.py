@@ -27,7 +27,7 @@ def settings(model: Fields) -> dict[str, Any]:
 def place(layer: Any, config: Any, tools: LayerTools) -> None:
     """Let a layer attend so. `layer`: megatron-core's specification, which has its SelfAttention already."""
     attention = layer.submodules.self_attention
-    if config.rotates_projection or config.rotates_by_layer:
+    if config.rotates_projection or config.changes_queries_by_layer:
         attention.module = tools.rotated_attention
     attention.submodules.core_attention = tools.core
     if config.qk_layernorm and config.qk_layernorm_scope == "head":

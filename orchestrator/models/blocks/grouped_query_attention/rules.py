@@ -19,7 +19,7 @@ from orchestrator.fields.refusals import (
 )
 from orchestrator.models.blocks.grouped_query_attention.fields import GroupedQueryAttentionSpec
 from orchestrator.models.blocks.grouped_query_attention.rope_scaling import RopeScaling
-from orchestrator.models.blocks.rules import by_tensor_parallel
+from orchestrator.models.blocks.rules import by_family, by_tensor_parallel
 
 if TYPE_CHECKING:
     from orchestrator.models.blocks.job_fields import Job
@@ -196,10 +196,8 @@ def positions_by_layer(job: Job[GroupedQueryFields]) -> Iterator[Problem]:
 
 def attention_sinks(job: Job[GroupedQueryFields]) -> Iterator[Problem]:
     """Sinks are of a decoder's attention."""
-    model = job.model
-    if model.has_sinks and "attention_sinks" not in model.family.supports:
-        message = f"learnable is for architecture: gpt, but architecture is {model.family.name}"
-        yield Problem(message, (SOFTMAX, "model.architecture"), "leave it out")
+    if job.model.has_sinks:
+        yield from by_family(job, "attention_sinks", SOFTMAX, job.model.softmax_type)
 
 
 def temperature(job: Job[GroupedQueryFields]) -> Iterator[Problem]:
@@ -225,9 +223,7 @@ def normalised_rotation(job: Job[GroupedQueryFields]) -> Iterator[Problem]:
     model = job.model
     if not model.qk_l2_norm:
         return
-    if "positions_by_layer" not in model.family.supports:
-        message = f"is for architecture: gpt, but architecture is {model.family.name}"
-        yield Problem(message, (L2_NORM, "model.architecture"), "leave it out")
+    yield from by_family(job, "positions_by_layer", L2_NORM)
     if model.position_embedding_type != "rope":
         message = f"is for rotary positions, but position_embedding_type is {model.position_embedding_type}"
         yield Problem(message, (L2_NORM, POSITIONS), "leave it out")
@@ -240,9 +236,7 @@ def one_chunk(job: Job[GroupedQueryFields]) -> Iterator[Problem]:
     model = job.model
     if model.attention_chunk_size is None:
         return
-    if "positions_by_layer" not in model.family.supports:
-        message = f"is for architecture: gpt, but architecture is {model.family.name}"
-        yield Problem(message, (CHUNK, "model.architecture"), "leave it out")
+    yield from by_family(job, "positions_by_layer", CHUNK)
     if model.seq_length > model.attention_chunk_size:
         message = f"sequences of several chunks are not supported: {model.seq_length} > {model.attention_chunk_size}"
         yield Problem(message, ("model.seq_length", CHUNK), f"at most {model.attention_chunk_size}")
@@ -273,9 +267,7 @@ def output_gate(job: Job[GroupedQueryFields]) -> Iterator[Problem]:
     model = job.model
     if not model.attention_output_gate:
         return
-    if "output_gate" not in model.family.supports:
-        message = f"is for architecture: gpt, but architecture is {model.family.name}"
-        yield Problem(message, (GATE, "model.architecture"), "leave it out")
+    yield from by_family(job, "output_gate", GATE)
     groups, tp = model.query_groups, job.parallelism.tensor_model_parallel_size
     if groups % tp:
         message = f"with gates num_query_groups / TP must be whole: {quotient(groups, tp)}"

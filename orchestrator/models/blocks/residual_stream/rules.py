@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from orchestrator.errors import Problem
+from orchestrator.models.blocks.rules import by_family
 
 if TYPE_CHECKING:
     from orchestrator.models.blocks.job_fields import Job
@@ -13,16 +14,13 @@ if TYPE_CHECKING:
     from orchestrator.models.blocks.protocols import Rule, RulesByTopic
 
 MULTIPLIERS = ("embedding_multiplier", "residual_multiplier", "logit_scale")
-NORMS, FAMILY = "model.transformer_block_type", "model.architecture"
-PARALLEL = "model.parallel_residual"
+NORMS, PARALLEL = "model.transformer_block_type", "model.parallel_residual"
 
 
 def output_norms(job: Job[Fields]) -> Iterator[Problem]:
     """Norms of what attention and MLP give are for decoders whose layers have both."""
-    model = job.model
-    if model.normalizes_outputs and "output_norms" not in model.family.supports:
-        message = f"{model.transformer_block_type} is for architecture: gpt, but architecture is {model.family.name}"
-        yield Problem(message, (NORMS, FAMILY), "leave it out")
+    if job.model.normalizes_outputs:
+        yield from by_family(job, "output_norms", NORMS, job.model.transformer_block_type)
 
 
 def multipliers(job: Job[Fields]) -> Iterator[Problem]:
@@ -30,11 +28,9 @@ def multipliers(job: Job[Fields]) -> Iterator[Problem]:
     model = job.model
     if not model.has_multipliers:
         return
-    if "multipliers" not in model.family.supports:
-        for name in MULTIPLIERS:
-            if getattr(model, name) != 1.0:
-                message = f"is for architecture: gpt, but architecture is {model.family.name}"
-                yield Problem(message, (f"model.{name}", FAMILY), "leave it out")
+    for name in MULTIPLIERS:
+        if getattr(model, name) != 1.0:
+            yield from by_family(job, "multipliers", f"model.{name}")
     if model.embedding_multiplier != 1.0 and model.scale_embeddings:
         message = "scale_embeddings multiplies embeddings by √h, and embedding_multiplier by another factor"
         yield Problem(message, ("model.embedding_multiplier", "model.scale_embeddings"), "write one of them")
@@ -45,9 +41,7 @@ def parallel_residual(job: Job[ExpertFields]) -> Iterator[Problem]:
     model, modules = job.model, job.runtime.recompute_modules or ()
     if model.parallel_residual is None:
         return
-    if "parallel_residual" not in model.family.supports:
-        message = f"is for architecture: gpt, but architecture is {model.family.name}"
-        yield Problem(message, (PARALLEL, FAMILY), "leave it out")
+    yield from by_family(job, "parallel_residual", PARALLEL)
     if model.transformer_block_type != "pre_ln":
         message = (
             f"has norms before attention and MLP alone, but transformer_block_type is {model.transformer_block_type}"

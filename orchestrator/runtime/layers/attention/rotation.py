@@ -61,7 +61,7 @@ class AttentionByLayer(SelfAttention):
 
 def rotating_attention(config: LayerConfig) -> type[SelfAttention]:
     """megatron-core's self-attention where it does not rotate itself."""
-    return AttentionByLayer if config.rotates_by_layer else RotatedAttention
+    return AttentionByLayer if config.changes_queries_by_layer else RotatedAttention
 
 
 class RotatedAttention(SelfAttention):
