@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import pytest
 from support.faults import PATIENCE, CommandLine, Ranks, random_step, wait_for_step, wait_until
-from support.held import HOLD, hold_at, let_go
+from support.held import HOLD, STEPS_UNTIL_A_STOP, hold_at, let_go
 from support.matrix import FAMILIES
 from support.training import events, largest_difference, layout, logs, losses, make_run, session_members, tiny_job
 
@@ -35,6 +35,8 @@ pytestmark = [
 
 STEPS = 10
 SAVE_INTERVAL = 2
+HELD_AT = STEPS - STEPS_UNTIL_A_STOP - 1
+"""A run goes no further until it is ended, and then not to its last step."""
 DROPOUT = {"num_layers": 2, "hidden_dropout": 0.1, "attention_dropout": 0.1}
 SHORT: dict[str, Any] = {
     "batch": {"micro_batch_size": 4},
@@ -49,10 +51,10 @@ def short_job(name: str, **sections: Any) -> JobSpec:
 
 def step_to_end_at() -> int:
     """Late enough that a checkpoint of an earlier step is committed, early enough that the run is not over by then."""
-    return random_step(2 * SAVE_INTERVAL + 1, STEPS - 2 * SAVE_INTERVAL)
+    return random_step(2 * SAVE_INTERVAL + 1, HELD_AT - 1)
 
 
-MANY_STEPS = 50
+MANY_STEPS = 56
 """Enough for six ends of one run, each after a checkpoint of its own and none near the last step."""
 
 
@@ -227,7 +229,7 @@ def test_other_layout_agrees(
 
 def end_ranks(ranks: Ranks, run: RunDir, job: JobSpec, inject: Inject, number: signal.Signals, *, every: bool) -> None:
     """Start the run and end it with a signal at a random step; a signal that is not SIGKILL loses no step."""
-    started = ranks.start(run, job, inject=inject(HOLD), env=hold_at(STEPS - SAVE_INTERVAL))
+    started = ranks.start(run, job, inject=inject(HOLD), env=hold_at(HELD_AT, since=0))
     wait_for_step(run, step_to_end_at())
     if every:
         started.signal(number)

@@ -34,6 +34,11 @@ if "HOLD_AT" in os.environ:
 """
 """For `inject`: ranks with the variables of `hold_at`."""
 
+STEPS_UNTIL_A_STOP = 2
+"""That ranks still train when they are asked to stop while they are held: what they say of it goes with the next step,
+and all have heard it after the one that follows.
+"""
+
 
 def hold_at(*steps: int | None, since: int | None = None) -> dict[str, str]:
     """Variables of ranks that stay at a step until the run is asked to stop, or `let_go`: one step for each launch of
