@@ -4,17 +4,29 @@ from __future__ import annotations
 
 import inspect
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
 from orchestrator.models import blocks
-from orchestrator.models.blocks.registry import BLOCKS, Block
+from orchestrator.models.blocks.registry import ATTENTIONS, BLOCKS, FEATURES, Block
+from orchestrator.models.registry import Feature
 from orchestrator.spec.rules import RULES
 
 
 def test_every_folder_is_registered() -> None:
     folders = {path.parent.name for path in Path(blocks.__path__[0]).glob("*/__init__.py")}
     assert folders == {block.name for block in BLOCKS}
+
+
+def test_attentions_list_features_that_there_are() -> None:
+    offered = [each.name for block in BLOCKS for each in block.offers]
+    assert list(FEATURES) == offered, "each is there once"
+    assert not FEATURES.keys() & set(get_args(Feature))
+    known = FEATURES.keys() | set(get_args(Feature))
+    assert any(block.features for block in ATTENTIONS)
+    for block in ATTENTIONS:
+        assert (block.features or frozenset()) <= known
 
 
 @pytest.mark.parametrize("block", BLOCKS, ids=lambda block: block.name)

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from orchestrator.migration.combined_flags.base import FlagGroup
-from orchestrator.migration.combined_flags.blocks.experts import FREQUENCY
-from orchestrator.migration.defaults import default_of
-from orchestrator.migration.megatron_flags.flag_writer import FlagWriter
-from orchestrator.migration.megatron_flags.given_flags import GivenFlags
+from orchestrator.fields.flag_values import FREQUENCY
+from orchestrator.models.blocks.flags import BlockFlags, FlagWriter, GivenFlags, TranslatedFlags
 
 VARIANT, FREQ, LAYERS = "experimental-attention-variant", "linear-attention-freq", "model.linear_attention_freq"
 _DELTA = "gated_delta_net"
@@ -59,15 +56,12 @@ def write(writer: FlagWriter) -> None:
     writer.add("MODEL", FREQ, FREQUENCY.write(model.linear_attention_freq))
     for flag, path in _WIDTHS.items():
         value = writer.value(path)
-        if value != default_of(path):
+        if value != writer.default(path):
             writer.add("MODEL", flag, value)
 
 
-LINEAR_TOGETHER = (
-    FlagGroup(
-        dict.fromkeys((VARIANT, FREQ, *_WIDTHS), 1),
-        read,
-        write,
-        (LAYERS, *_WIDTHS.values()),
+FLAGS = BlockFlags(
+    translated=(
+        TranslatedFlags(dict.fromkeys((VARIANT, FREQ, *_WIDTHS), 1), read, write, (LAYERS, *_WIDTHS.values())),
     ),
 )

@@ -5,9 +5,14 @@ from __future__ import annotations
 from math import inf
 from typing import Any
 
-from orchestrator.migration.combined_flags.base import FlagGroup
-from orchestrator.migration.megatron_flags.flag_writer import FlagWriter
-from orchestrator.migration.megatron_flags.given_flags import GivenFlags
+from orchestrator.models.blocks.flags import (
+    INFERENCE,
+    BlockFlags,
+    FlagPattern,
+    FlagWriter,
+    GivenFlags,
+    TranslatedFlags,
+)
 
 LATENT, KV_RANK, SCALING = "multi-latent-attention", "model.kv_lora_rank", "model.rope_scaling"
 _KV_RANK = 32
@@ -113,11 +118,14 @@ def write(writer: FlagWriter) -> None:
         writer.add("MODEL", _MSCALE_ALL, scaling.mscale_all_dim)
 
 
-LATENT_TOGETHER = (
-    FlagGroup(
-        {LATENT: 0, **dict.fromkeys((*_WIDTHS, _ROPE_TYPE, _FACTOR, _MSCALE, _MSCALE_ALL), 1)},
-        read,
-        write,
-        (*_WIDTHS.values(),),
+FLAGS = BlockFlags(
+    translated=(
+        TranslatedFlags(
+            {LATENT: 0, **dict.fromkeys((*_WIDTHS, _ROPE_TYPE, _FACTOR, _MSCALE, _MSCALE_ALL), 1)},
+            read,
+            write,
+            (*_WIDTHS.values(),),
+        ),
     ),
+    patterns=(FlagPattern("cache-mla-latents", INFERENCE, "none"),),
 )

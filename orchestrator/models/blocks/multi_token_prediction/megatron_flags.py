@@ -4,9 +4,15 @@ from __future__ import annotations
 
 from contextlib import suppress
 
-from orchestrator.migration.combined_flags.base import FlagGroup
-from orchestrator.migration.megatron_flags.flag_writer import FlagWriter
-from orchestrator.migration.megatron_flags.given_flags import GivenFlags
+from orchestrator.models.blocks.flags import (
+    BlockFlags,
+    FlagPattern,
+    FlagsWithoutField,
+    FlagWriter,
+    GivenFlags,
+    TranslatedFlags,
+    all_but,
+)
 
 _COUNT, _WEIGHT = "mtp-num-layers", "mtp-loss-scaling-factor"
 LAYERS, WEIGHT = "model.mtp_num_layers", "model.mtp_loss_scaling_factor"
@@ -20,12 +26,12 @@ def read(given: GivenFlags) -> None:
         given.carry(_COUNT, LAYERS, count)
     if not given.has(_COUNT) or count == 0:
         given.no_effect(_WEIGHT, f"it goes with --{_COUNT}")
-    if not given.has(_WEIGHT) or _WEIGHT in given.settled:
+    if not given.has(_WEIGHT) or given.is_settled(_WEIGHT):
         return
     with suppress(ValueError):
         if (weight := float(given.text(_WEIGHT) or "")) >= 0:
             given.carry(_WEIGHT, WEIGHT, weight)
-    if _WEIGHT not in given.settled:
+    if not given.is_settled(_WEIGHT):
         given.write_it(_WEIGHT, WEIGHT)
 
 
@@ -36,4 +42,10 @@ def write(writer: FlagWriter) -> None:
         writer.add("MODEL", _WEIGHT, model.mtp_loss_scaling_factor)
 
 
-PREDICTIONS = (FlagGroup({_COUNT: 1, _WEIGHT: 1}, read, write, (LAYERS, WEIGHT)),)
+_TOGETHER = TranslatedFlags({_COUNT: 1, _WEIGHT: 1}, read, write, (LAYERS, WEIGHT))
+_OPTION = "this option of multi-token prediction is not in this version"
+FLAGS = BlockFlags(
+    translated=(_TOGETHER,),
+    without_field=(FlagsWithoutField("mtp-detach-heads mtp-use-repeated-layer mtp-standalone", _OPTION, "training"),),
+    patterns=(FlagPattern(all_but("mtp-", _TOGETHER.flags), _OPTION, "training"),),
+)
