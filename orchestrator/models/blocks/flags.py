@@ -91,6 +91,28 @@ class IdleFlags(NamedTuple):
     reason: str
 
 
+class CheckpointArguments(NamedTuple):
+    """What Megatron-LM's parser makes of flags, as its checkpoints carry it, where these hold models with a block."""
+
+    asked: str
+    """The argument without which the others mean nothing."""
+    fields: tuple[str, ...]
+    """Arguments that are fields of `model` under the same name."""
+
+
+class NotInCheckpoints(NamedTuple):
+    """Models that no checkpoint for Megatron-LM holds."""
+
+    is_used: Callable[[Any], bool]
+    """By the fields of `model`."""
+    what: str
+    """For people, behind the name of a job."""
+    field: str
+    """That of `model` which asks for it."""
+    code: str
+    """Of the refusal."""
+
+
 @dataclass(frozen=True)
 class BlockFlags:
     """The flags of a block that are not one field each with its values (`MegatronFlag` in fields.py)."""
@@ -101,6 +123,11 @@ class BlockFlags:
     without_field: tuple[FlagsWithoutField, ...] = ()
     patterns: tuple[FlagPattern, ...] = ()
     idle: tuple[IdleFlags, ...] = ()
+    arguments: CheckpointArguments | None = None
+    """Of checkpoints that are imported and exported, beside those of every model."""
+    not_imported: Mapping[str, str] = field(default_factory=dict)
+    """Arguments of checkpoints that, when they are set, make a network which is not imported -> what it has."""
+    not_exported: NotInCheckpoints | None = None
 
 
 def all_but(begin: str, flags: Iterable[str]) -> str:

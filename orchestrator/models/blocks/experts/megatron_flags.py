@@ -11,6 +11,7 @@ from orchestrator.models.blocks.experts.upcycling import granularity
 from orchestrator.models.blocks.flags import (
     NOT_MEASURED,
     BlockFlags,
+    CheckpointArguments,
     FlagPattern,
     FlagsWithoutField,
     FlagWriter,
@@ -230,4 +231,16 @@ FLAGS = BlockFlags(
         FlagPattern(all_but("moe-", _TOGETHER.flags), _OPTION, "training"),
     ),
     idle=(IdleFlags("(moe|expert)-.*", EXPERTS, lambda count: count is None, _ONLY_WITH),),
+    arguments=CheckpointArguments(
+        "num_experts",
+        (
+            *("moe_layer_freq", "moe_ffn_hidden_size", "moe_shared_expert_intermediate_size", "moe_router_topk"),
+            *("moe_router_score_function", "moe_router_pre_softmax", "moe_router_dtype"),
+            *("moe_router_load_balancing_type", "moe_aux_loss_coeff", "moe_z_loss_coeff"),
+            *("moe_expert_capacity_factor", "moe_token_dispatcher_type", "moe_router_topk_scaling_factor"),
+            *("moe_router_num_groups", "moe_router_group_topk", "moe_shared_expert_gate"),
+            *("moe_router_enable_expert_bias", "moe_router_bias_update_rate", "moe_apply_probs_on_input"),
+        ),
+    ),
+    not_imported={"moe_latent_size": "latent experts"},
 )

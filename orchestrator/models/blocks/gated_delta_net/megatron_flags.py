@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from orchestrator.fields.flag_values import FREQUENCY
-from orchestrator.models.blocks.flags import BlockFlags, FlagWriter, GivenFlags, TranslatedFlags
+from orchestrator.models.blocks.flags import BlockFlags, FlagWriter, GivenFlags, NotInCheckpoints, TranslatedFlags
 
 VARIANT, FREQ, LAYERS = "experimental-attention-variant", "linear-attention-freq", "model.linear_attention_freq"
 _DELTA = "gated_delta_net"
@@ -63,5 +63,15 @@ def write(writer: FlagWriter) -> None:
 FLAGS = BlockFlags(
     translated=(
         TranslatedFlags(dict.fromkeys((VARIANT, FREQ, *_WIDTHS), 1), read, write, (LAYERS, *_WIDTHS.values())),
+    ),
+    not_imported={
+        "linear_attention_freq": "linear attention",
+        "experimental_attention_variant": "another attention",
+    },
+    not_exported=NotInCheckpoints(
+        lambda model: bool(model.has_linear_attention),
+        "has linear attention",
+        "linear_attention_freq",
+        "linear_attention_not_in_megatron",
     ),
 )

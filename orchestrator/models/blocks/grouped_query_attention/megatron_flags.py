@@ -18,4 +18,9 @@ FLAGS = BlockFlags(
         FlagPattern("(no-)?yarn-.*", "it goes with --position-embedding-type yarn", "aside"),
         FlagPattern("mrope-section", "it goes with --position-embedding-type mrope", "aside"),
     ),
+    not_imported={
+        "rotary_interleaved": "interleaved rotary positions",
+        "apply_query_key_layer_scaling": "scores scaled by the layer's number",
+        "qk_l2_norm": "queries and keys of length 1",
+    },
 )

@@ -11,6 +11,7 @@ from orchestrator.models.blocks.flags import (
     FlagPattern,
     FlagWriter,
     GivenFlags,
+    NotInCheckpoints,
     TranslatedFlags,
 )
 
@@ -128,4 +129,11 @@ FLAGS = BlockFlags(
         ),
     ),
     patterns=(FlagPattern("cache-mla-latents", INFERENCE, "none"),),
+    not_imported={"multi_latent_attention": "multi-latent attention"},
+    not_exported=NotInCheckpoints(
+        lambda model: bool(model.has_latent_attention),
+        "has latent attention",
+        "kv_lora_rank",
+        "latent_attention_not_in_megatron",
+    ),
 )

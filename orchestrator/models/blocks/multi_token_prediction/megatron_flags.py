@@ -10,6 +10,7 @@ from orchestrator.models.blocks.flags import (
     FlagsWithoutField,
     FlagWriter,
     GivenFlags,
+    NotInCheckpoints,
     TranslatedFlags,
     all_but,
 )
@@ -48,4 +49,11 @@ FLAGS = BlockFlags(
     translated=(_TOGETHER,),
     without_field=(FlagsWithoutField("mtp-detach-heads mtp-use-repeated-layer mtp-standalone", _OPTION, "training"),),
     patterns=(FlagPattern(all_but("mtp-", _TOGETHER.flags), _OPTION, "training"),),
+    not_imported={"mtp_num_layers": "multi-token prediction"},
+    not_exported=NotInCheckpoints(
+        lambda model: bool(model.predicts_further),
+        "predicts further tokens",
+        "mtp_num_layers",
+        "further_tokens_not_in_megatron",
+    ),
 )

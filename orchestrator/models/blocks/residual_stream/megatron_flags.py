@@ -10,4 +10,5 @@ FLAGS = BlockFlags(
             "training",
         ),
     ),
+    not_imported={"apply_residual_connection_post_layernorm": "residuals behind the norm"},
 )

@@ -7,4 +7,5 @@ _OTHER_KIND = "this kind of model is not in this version"
 _FLAGS = tuple(name.replace("_", "-") for name in StateSpaceSpec.model_fields)
 FLAGS = BlockFlags(
     patterns=(FlagPattern(f"{all_but('mamba-', _FLAGS)}|.*-mamba-.*", _OTHER_KIND, "training"),),
+    not_imported=dict.fromkeys(("hybrid_override_pattern", "hybrid_layer_pattern"), "state space layers"),
 )
