@@ -52,7 +52,7 @@ class Block:
     as it stands here.
     """
 
-    place = ""
+    prefix = ""
     """What names of its weights begin with in a layer's; nothing for what is no branch in a layer's list."""
     recomputed_as: Literal["mlp", "moe"] | None = None
     """Its name in `runtime.recompute_modules`; None where it is not recomputed as a whole."""
@@ -150,7 +150,7 @@ class Block:
 class FeedForwardBlock(Block):
     """What computes on each token by itself."""
 
-    place = "mlp."
+    prefix = "mlp."
     recomputed_as: Literal["mlp", "moe"] | None = "mlp"
     has_activation = True
 
@@ -187,7 +187,7 @@ class RoutedBlock(FeedForwardBlock):
 class StateSpaceBlock(Block):
     """What passes a state from token to token."""
 
-    place = "mixer."
+    prefix = "mixer."
 
     @cached_property
     def matrices(self) -> StateSpaceMatrices:
@@ -214,7 +214,7 @@ class PredictionBlock(Block):
 class TokenMixer(Block):
     """What is in the place of self-attention in a transformer's layer."""
 
-    place = "self_attention."
+    prefix = "self_attention."
     counts_mlp = True
 
     @cached_property
