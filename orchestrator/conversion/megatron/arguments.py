@@ -202,13 +202,9 @@ def require_representable(job: JobSpec) -> None:
             "export it --to hf",
             code="images_not_in_megatron",
         )
-    for each in (flags.not_exported for flags in block_flags()):
-        if each is not None and each.is_used(job.model):
-            raise UserError(
-                f"{job.name} {each.what} (model.{each.field}), which checkpoints for Megatron-LM do not support: "
-                "export it --to hf",
-                code=each.code,
-            )
+    for require_exportable in (flags.require_exportable for flags in block_flags()):
+        if require_exportable is not None:
+            require_exportable(job)
     if job.model.has_adapters:
         raise UserError(
             f"{job.name} has adapters (model.lora), which Megatron-LM's checkpoints do not support: export it --to "

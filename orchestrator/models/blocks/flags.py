@@ -100,19 +100,6 @@ class CheckpointArguments(NamedTuple):
     """Arguments that are fields of `model` under the same name."""
 
 
-class NotInCheckpoints(NamedTuple):
-    """Models that no checkpoint for Megatron-LM holds."""
-
-    is_used: Callable[[Any], bool]
-    """By the fields of `model`."""
-    what: str
-    """For people, behind the name of a job."""
-    field: str
-    """That of `model` which asks for it."""
-    code: str
-    """Of the refusal."""
-
-
 @dataclass(frozen=True)
 class BlockFlags:
     """The flags of a block that are not one field each with its values (`MegatronFlag` in fields.py)."""
@@ -127,7 +114,8 @@ class BlockFlags:
     """Of checkpoints that are imported and exported, beside those of every model."""
     not_imported: Mapping[str, str] = field(default_factory=dict)
     """Arguments of checkpoints that, when they are set, make a network which is not imported -> what it has."""
-    not_exported: NotInCheckpoints | None = None
+    require_exportable: Callable[[Any], None] | None = None
+    """Raises UserError for a job whose network no checkpoint for Megatron-LM holds."""
 
 
 def all_but(begin: str, flags: Iterable[str]) -> str:

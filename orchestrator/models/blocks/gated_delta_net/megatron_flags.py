@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+from orchestrator.errors import UserError
 from orchestrator.fields.flag_values import FREQUENCY
-from orchestrator.models.blocks.flags import BlockFlags, FlagWriter, GivenFlags, NotInCheckpoints, TranslatedFlags
+from orchestrator.models.blocks.flags import BlockFlags, FlagWriter, GivenFlags, TranslatedFlags
 
 VARIANT, FREQ, LAYERS = "experimental-attention-variant", "linear-attention-freq", "model.linear_attention_freq"
 _DELTA = "gated_delta_net"
@@ -60,6 +63,16 @@ def write(writer: FlagWriter) -> None:
             writer.add("MODEL", flag, value)
 
 
+def require_exportable(job: Any) -> None:
+    """Raises UserError for a job whose network no checkpoint for Megatron-LM holds."""
+    if job.model.has_linear_attention:
+        raise UserError(
+            f"{job.name} has linear attention (model.linear_attention_freq), which checkpoints for Megatron-LM do not "
+            "support: export it --to hf",
+            code="linear_attention_not_in_megatron",
+        )
+
+
 FLAGS = BlockFlags(
     translated=(
         TranslatedFlags(dict.fromkeys((VARIANT, FREQ, *_WIDTHS), 1), read, write, (LAYERS, *_WIDTHS.values())),
@@ -68,10 +81,5 @@ FLAGS = BlockFlags(
         "linear_attention_freq": "linear attention",
         "experimental_attention_variant": "another attention",
     },
-    not_exported=NotInCheckpoints(
-        lambda model: bool(model.has_linear_attention),
-        "has linear attention",
-        "linear_attention_freq",
-        "linear_attention_not_in_megatron",
-    ),
+    require_exportable=require_exportable,
 )

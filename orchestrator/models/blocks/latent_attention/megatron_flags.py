@@ -5,13 +5,13 @@ from __future__ import annotations
 from math import inf
 from typing import Any
 
+from orchestrator.errors import UserError
 from orchestrator.models.blocks.flags import (
     INFERENCE,
     BlockFlags,
     FlagPattern,
     FlagWriter,
     GivenFlags,
-    NotInCheckpoints,
     TranslatedFlags,
 )
 
@@ -119,6 +119,16 @@ def write(writer: FlagWriter) -> None:
         writer.add("MODEL", _MSCALE_ALL, scaling.mscale_all_dim)
 
 
+def require_exportable(job: Any) -> None:
+    """Raises UserError for a job whose network no checkpoint for Megatron-LM holds."""
+    if job.model.has_latent_attention:
+        raise UserError(
+            f"{job.name} has latent attention (model.kv_lora_rank), which checkpoints for Megatron-LM do not support: "
+            "export it --to hf",
+            code="latent_attention_not_in_megatron",
+        )
+
+
 FLAGS = BlockFlags(
     translated=(
         TranslatedFlags(
@@ -130,10 +140,5 @@ FLAGS = BlockFlags(
     ),
     patterns=(FlagPattern("cache-mla-latents", INFERENCE, "none"),),
     not_imported={"multi_latent_attention": "multi-latent attention"},
-    not_exported=NotInCheckpoints(
-        lambda model: bool(model.has_latent_attention),
-        "has latent attention",
-        "kv_lora_rank",
-        "latent_attention_not_in_megatron",
-    ),
+    require_exportable=require_exportable,
 )
