@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 
 from orchestrator.conversion.weight_mapping import (
     DECODER,
@@ -13,13 +13,11 @@ from orchestrator.conversion.weight_mapping import (
     layers_differ,
     stack_of,
 )
+from orchestrator.models.blocks.experts.weights import OF_EACH
 from orchestrator.models.blocks.grouped_query_attention.matrices import cross_matrices
-from orchestrator.models.blocks.mlp import matrices as mlp
-from orchestrator.models.blocks.multi_token_prediction import matrices as multi_token_prediction
-from orchestrator.models.blocks.registry import TokenMixer
-from orchestrator.models.blocks.state_space import weights as state_space
-from orchestrator.models.blocks.weights import linears
-from orchestrator.models.layers import mixers_of
+from orchestrator.models.blocks.registry import MULTI_TOKEN_PREDICTION, RESIDUAL_STREAM, Block
+from orchestrator.models.blocks.weights import Shapes, linears, norm
+from orchestrator.models.layers import Layer, layers
 from orchestrator.spec.model import ModelSpec
 from orchestrator.spec.vision import VisionSpec
 
@@ -39,20 +37,14 @@ def shape_of(key: str, model: ModelSpec, rows: int) -> tuple[int, ...]:
     number, dot, rest = name.partition(".")
     if dot and number.isdecimal():
         name = rest
-    if name.startswith(_MIXER):
-        return state_space.weights(model)[name.removeprefix(_MIXER)]
-    if name == _GATE:
-        return (1, hidden)
-    if name.startswith(_ATTENTION):
-        of_mixers = (mixer.weights.weights(model) for mixer in dict.fromkeys(mixers_of(model)))
-        return {key: shape for shapes in of_mixers for key, shape in shapes.items()}[name.removeprefix(_ATTENTION)]
+    blocks = [block for block in _blocks(model) if name.startswith(block.prefix)]
+    if blocks:
+        shapes = {key: shape for block in blocks for key, shape in block.weights.weights(model).items()}
+        return shapes[name.removeprefix(blocks[0].prefix)]
     if name.startswith(_CROSS_ATTENTION):
         return linears(cross_matrices(model))[name.removeprefix(_CROSS_ATTENTION)]
     if name.rpartition(".")[0].endswith(("_layernorm", "layer_norm")) or "layer_norm_" in name:
         return (hidden,)
-    begin, dot, linear = name.rpartition("linear_")
-    if begin in _MLPS:
-        return linears(mlp.matrices(model, _MLPS[begin](model)))[dot + linear]
     buckets = (model.relative_attention_num_buckets, model.num_attention_heads)
     name, _, kind = name.rpartition(".")
     matrix = {
@@ -65,7 +57,6 @@ def shape_of(key: str, model: ModelSpec, rows: int) -> tuple[int, ...]:
         "binary_head": (2, hidden),
         "encoder_relative_attention_bias": buckets,
         "decoder_relative_attention_bias": buckets,
-        "mlp.router": (model.expert_count, hidden),
     }[name]
     return matrix if kind == "weight" else matrix[:1]
 
@@ -75,18 +66,15 @@ def _of_further(key: str, model: ModelSpec, rows: int) -> tuple[int, ...]:
     name = key.removeprefix(FURTHER).partition(".")[2]
     if name.startswith(FURTHER_LAYER):
         return shape_of(DECODER + name.removeprefix(FURTHER_LAYER), model, rows)
-    joined = linears(multi_token_prediction.matrices(model))
-    return joined.get(name, (model.hidden_size,))
+    return MULTI_TOKEN_PREDICTION.weights.weights(model)[name]
 
 
-_ATTENTION, _CROSS_ATTENTION, _MIXER = "self_attention.", "cross_attention.", "mixer."
-_GATE = "mlp.shared_experts.gate_weight"
-_MLPS: Mapping[str, Callable[[ModelSpec], int]] = {
-    "mlp.": lambda model: model.ffn_size,
-    "mlp.shared_experts.": lambda model: model.shared_expert_size,
-    "mlp.experts.experts.": lambda model: model.moe_ffn_size,
-}
-"""What keys of MLPs begin with, and their widths."""
+_CROSS_ATTENTION = "cross_attention."
+
+
+def _blocks(model: ModelSpec) -> Iterable[Block]:
+    """Those that some layers have."""
+    return dict.fromkeys(block for layer in layers(model) for block in layer)
 
 
 def decoder_weights(model: ModelSpec, rows: int) -> dict[str, tuple[int, ...]]:
@@ -99,13 +87,9 @@ def decoder_weights(model: ModelSpec, rows: int) -> dict[str, tuple[int, ...]]:
     if model.untie_embeddings_and_output_weights:
         keys.append("output_layer.weight")
     found = {key: shape_of(key, model, rows) for key in keys}
-    every = list(zip(mixers_of(model), model.moe_layers, strict=True))
-    layers = enumerate(every) if layers_differ(model) else [(None, every[0])]
-    for number, (mixer, has_experts) in layers:
-        for name in _layer(model, mixer, has_experts=has_experts):
-            shape = shape_of(f"{DECODER}{name}", model, rows)
-            if name.startswith("mlp.experts."):
-                shape = (model.expert_count, *shape)
+    every = layers(model)
+    for number, layer in enumerate(every) if layers_differ(model) else [(None, every[0])]:
+        for name, shape in _layer(model, layer).items():
             if number is None:
                 found[f"{DECODER}{name}"] = (model.num_layers, *shape)
             else:
@@ -113,32 +97,22 @@ def decoder_weights(model: ModelSpec, rows: int) -> dict[str, tuple[int, ...]]:
     return found
 
 
-def _layer(model: ModelSpec, mixer: TokenMixer, *, has_experts: bool) -> Iterator[str]:
-    """The weights of a layer, without what their keys begin with."""
-    yield from (f"{_ATTENTION}{name}" for name in mixer.weights.weights(model))
-    if model.normalizes_outputs:
-        yield from _norm("post_self_attn_layernorm.", model)
-        yield from _norm("post_mlp_layernorm.", model)
-    if model.normalizes_each_input:
-        yield from _norm("pre_mlp_layernorm." if has_experts else "mlp.linear_fc1.layer_norm_", model)
-    elif model.normalizes_inputs:
-        yield from _norm("input_layernorm.", model)
-    if not has_experts:
-        yield from _mlp("mlp.", model)
-        return
-    yield from _linear("mlp.router.", has_bias=model.add_bias_linear)
-    if model.moe_router_enable_expert_bias:
-        yield "mlp.router.expert_bias"
-    yield from _mlp("mlp.experts.experts.", model)
-    if model.shared_expert_size:
-        yield from _mlp("mlp.shared_experts.", model)
-    if model.moe_shared_expert_gate:
-        yield _GATE
+def _layer(model: ModelSpec, layer: Layer) -> Shapes:
+    """The weights of a layer, without what their keys begin with; of experts those of all."""
+    first, *others = layer
+    found = {**_branch(model, first), **RESIDUAL_STREAM.weights.weights(model)}
+    for block in others:
+        if block.norm_is_module and model.normalizes_each_input:
+            found |= norm("pre_mlp_layernorm.", model, model.hidden_size)
+        found |= _branch(model, block)
+    return found
 
 
-def _mlp(begin: str, model: ModelSpec) -> Iterator[str]:
-    for name in ("linear_fc1.", "linear_fc2."):
-        yield from _linear(f"{begin}{name}", has_bias=model.add_bias_linear)
+def _branch(model: ModelSpec, block: Block) -> Shapes:
+    return {
+        f"{block.prefix}{name}": (model.expert_count, *shape) if name.startswith(OF_EACH) else shape
+        for name, shape in block.weights.weights(model).items()
+    }
 
 
 def _linear(begin: str, *, has_bias: bool) -> Iterator[str]:
@@ -180,12 +154,10 @@ def weights_of(model: ModelSpec, rows: int) -> dict[str, tuple[int, ...]]:
     halves = {"encoder": model.encoder_layers}
     if family.is_encoder_decoder:
         halves["decoder"] = model.decoder_layers
-    for half, layers in halves.items():
-        names = [
-            *_layer(model, model.attention, has_experts=False),
-            *(_cross_attention(model) if half == "decoder" else ()),
-        ]
-        found |= {f"{half}.layers.{name}": (layers, *shape_of(f"{half}.layers.{name}", model, rows)) for name in names}
+    [layer] = set(layers(model))
+    for half, count in halves.items():
+        shapes = {**_layer(model, layer), **(_cross_attention(model) if half == "decoder" else {})}
+        found |= {f"{half}.layers.{name}": (count, *shape) for name, shape in shapes.items()}
     return found
 
 
@@ -218,6 +190,6 @@ def _beside_t5(model: ModelSpec) -> Iterator[str]:
         yield "output_layer.bias"
 
 
-def _cross_attention(model: ModelSpec) -> Iterator[str]:
-    yield from _norm("pre_cross_attn_layernorm.", model)
-    yield from (f"{_CROSS_ATTENTION}{name}" for name in linears(cross_matrices(model)))
+def _cross_attention(model: ModelSpec) -> Shapes:
+    linear = {f"{_CROSS_ATTENTION}{name}": shape for name, shape in linears(cross_matrices(model)).items()}
+    return {**norm("pre_cross_attn_layernorm.", model, model.hidden_size), **linear}

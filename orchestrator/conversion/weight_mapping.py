@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from orchestrator.models.blocks.registry import GROUPED_QUERY
 from orchestrator.models.blocks.weights import Rule
-from orchestrator.models.layers import layer_kinds, mixers_of
+from orchestrator.models.layers import layers
 from orchestrator.spec.model import ModelSpec
 
 ENCODER, DECODER, VISION = "encoder.layers.", "decoder.layers.", "vision.block.layers."
@@ -35,13 +35,13 @@ class Weight(NamedTuple):
 
     @property
     def is_first(self) -> bool:
-        """Whether no other one before it is a part of the same tensors there, as of experts that are packed."""
-        return not self.rule.packed or self.place[-1] == 0
+        """Whether no other one before it is a part of the same tensors there, as of experts that are stacked."""
+        return not self.rule.stacked or self.place[-1] == 0
 
     @property
-    def packed(self) -> tuple[int, ...]:
+    def stacked(self) -> tuple[int, ...]:
         """What their tensors have before its own dimensions."""
-        return self.within[-1:] if self.rule.packed else ()
+        return self.within[-1:] if self.rule.stacked else ()
 
 
 class OneOf(NamedTuple):
@@ -153,23 +153,20 @@ class Family:
 
     def weights(self, model: ModelSpec) -> Iterator[Weight]:
         """Every weight of a model, in the order in which it is computed."""
-        rules, kinds = [rule for rule in self.rules if _applies(rule, model)], layer_kinds(model)
-        mixers = mixers_of(model)
+        rules = [rule for rule in self.rules if _applies(rule, model)]
+        blocks = [{block.name for block in layer} for layer in layers(model)]
         for stack, group in groupby(rules, lambda rule: stack_of(rule.ours)):
             of_stack = list(group)
             for layer in range(layers_of(stack, model)) if stack else (None,):
                 for rule in of_stack:
-                    if rule.only_in is not None and kinds[layer or 0] != rule.only_in:
-                        continue
-                    if rule.mixer is not None and mixers[layer or 0].name != rule.mixer:
-                        continue
-                    yield from _of_layer(rule, layer, model)
+                    if rule.only_in is None or rule.only_in in blocks[layer or 0]:
+                        yield from _of_layer(rule, layer, model)
         for depth in range(model.mtp_num_layers):
             yield from self._further_weights(depth, rules, model)
 
     def _further_weights(self, depth: int, rules: list[Rule], model: ModelSpec) -> Iterator[Weight]:
-        kind = "routed" if model.moe_layers[-1] else "dense"
-        alike = (rule for rule in rules if rule.ours.startswith(DECODER) and rule.only_in in (None, kind))
+        blocks = (None, *(block.name for block in layers(model)[-1]))
+        alike = (rule for rule in rules if rule.ours.startswith(DECODER) and rule.only_in in blocks)
         begin, number = f"{FURTHER}{depth}.", model.num_layers + depth
         for rule in self.further:
             yield Weight(replace(rule, ours=begin + rule.ours), (), (), tuple(n.format(n=number) for n in rule.theirs))
@@ -194,8 +191,8 @@ class Family:
         if self.longer is None or not name.startswith(self.longer):
             return name in self.unused
         number = name.removeprefix(self.longer).partition(".")[0]
-        layers = layers_of(VISION, model) if self.decoder is not None else model.num_layers + model.mtp_num_layers
-        return number.isdecimal() and int(number) >= layers
+        count = layers_of(VISION, model) if self.decoder is not None else model.num_layers + model.mtp_num_layers
+        return number.isdecimal() and int(number) >= count
 
 
 def only(value: Any) -> Any:
@@ -235,11 +232,10 @@ def _by_expert(
 
 
 def layers_differ(model: ModelSpec) -> bool:
-    """Whether only some layers have experts or linear attention, or it is a hybrid: then each has keys of its own, with
-    its number.
+    """Whether layers have other blocks than others, or it is a hybrid: then each has keys of its own, with its
+    number.
     """
-    some_routed = any(model.moe_layers) and not all(model.moe_layers)
-    return model.family.is_hybrid or model.has_linear_attention or some_routed
+    return model.family.is_hybrid or len(set(layers(model))) > 1
 
 
 def stack_of(key: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from orchestrator.models.blocks.base import Matrix
 from orchestrator.models.blocks.registry import (
@@ -17,9 +17,6 @@ from orchestrator.models.blocks.registry import (
     attention_of,
 )
 
-if TYPE_CHECKING:
-    from orchestrator.models.blocks.weights import LayerKind
-
 Layer = tuple[Block, ...]
 """Its blocks, in the order in which they are computed: each a branch of the residual stream, with a norm before it."""
 
@@ -27,7 +24,7 @@ Layer = tuple[Block, ...]
 class Mixer(NamedTuple):
     """What a layer of a hybrid can be."""
 
-    name: LayerKind
+    name: str
     """For people."""
     block_of: Callable[[Any], Block]
     """From the model."""
@@ -64,13 +61,6 @@ def prediction_layers(model: Any) -> tuple[Layer, ...]:
         return ()
     count: int = model.mtp_num_layers
     return ((MULTI_TOKEN_PREDICTION, *layers(model)[-1]),) * count
-
-
-def layer_kinds(model: Any) -> tuple[LayerKind, ...]:
-    """Of each layer, by what its weights are called."""
-    if model.family.is_hybrid:
-        return tuple(MIXERS[letter].name for letter in layer_pattern(model))
-    return tuple("routed" if has_experts else "dense" for has_experts in model.moe_layers)
 
 
 def matrices_of(model: Any, layer: Layer) -> tuple[Matrix, ...]:

@@ -11,30 +11,19 @@ Architecture = Literal["gpt", "bert", "t5", "mamba"]
 """The names of the families, as `model.architecture` has them."""
 Feature = Literal[
     "adapters",
-    "attention_sinks",
     "context_parallelism",
     "conversations",
-    "experts",
     "flash_attention",
     "images",
     "joined_loss",
-    "linear_attention",
-    "multi_token_prediction",
-    "multipliers",
-    "output_gate",
-    "output_norms",
-    "parallel_residual",
-    "positions_by_layer",
     "rotated_projection",
     "task_head",
     "tensor_overlap",
 ]
-"""What a family may be combined with: low-rank adapters, learned sinks of attention, sequences cut over ranks, training
-on conversations, layers with experts, FlashAttention 4, images among the tokens, an output layer joined with its loss,
-linear attention in some layers, predictions of further tokens, factors of embeddings, branches and logits, gates of
-what attention gives, norms of what attention and MLP give, attention and MLP in parallel, layers that differ in their
-rotary positions, rotary positions applied by a kernel of our own, a head for labelled examples, and tensor parallelism
-that sends while it multiplies."""
+"""What a family may be combined with: low-rank adapters, sequences cut over ranks, training on conversations,
+FlashAttention 4, images among the tokens, an output layer joined with its loss, rotary positions applied by a kernel of
+our own, a head for labelled examples, and tensor parallelism that sends while it multiplies. What models may have by
+their blocks is in the rows of these (`blocks.registry.FEATURES`)."""
 Positions = Literal["rope", "learned_absolute", "alibi", "relative", "none"]
 """How positions are told apart, as `model.position_embedding_type` has it."""
 
@@ -76,10 +65,8 @@ GPT: Final = ModelFamily(
     positions=_OF_DECODERS,
     supports=frozenset(
         (
-            *("adapters", "attention_sinks", "context_parallelism", "conversations", "experts", "images"),
-            *("linear_attention", "parallel_residual"),
-            *("flash_attention", "joined_loss", "multi_token_prediction", "multipliers", "output_gate", "output_norms"),
-            *("positions_by_layer", "rotated_projection", "tensor_overlap"),
+            *("adapters", "context_parallelism", "conversations", "flash_attention", "images", "joined_loss"),
+            *("rotated_projection", "tensor_overlap"),
         )
     ),
     is_decoder_only=True,

@@ -33,14 +33,14 @@ def test_it_is_what_operations_do(shape: tuple[int, ...], apart: bool) -> None:
     if members > 3 and not apart:
         apart = True
     torch.manual_seed(1)
-    packed = torch.randn(s, b, groups, members, d, device="cuda", dtype=torch.bfloat16)
+    projected = torch.randn(s, b, groups, members, d, device="cuda", dtype=torch.bfloat16)
     angles = 3e4 * torch.rand(s, 1, 1, width // 2, device="cuda")
     frequencies = torch.cat((angles, angles), -1)
     upstream = [torch.randn(s, b, heads, d, device="cuda") for heads in (groups * (members - 2), groups, groups)]
     for joined in (False, True):
         results = []
         for ours in (False, True):
-            source = packed.clone().requires_grad_()
+            source = projected.clone().requires_grad_()
             inner = source * 1
             found = rotated(inner, frequencies, apart=apart) if ours else rotated_by_operations(inner, frequencies)
             gradients = [each.bfloat16() for each in upstream]
@@ -55,11 +55,11 @@ def test_it_is_what_operations_do(shape: tuple[int, ...], apart: bool) -> None:
 
 def test_memory_is_passed_over_once() -> None:
     needs_gpus(1, "torch")
-    packed = torch.randn(4096, 4, 16, 3, 128, device="cuda", dtype=torch.bfloat16)
+    projected = torch.randn(4096, 4, 16, 3, 128, device="cuda", dtype=torch.bfloat16)
     angles = torch.rand(4096, 1, 1, 64, device="cuda")
     frequencies = torch.cat((angles, angles), -1)
     for apart, moved in ((False, 8 / 3), (True, 4)):  # queries and keys alone, or values too; read and written
-        seconds = fastest(lambda apart=apart: rotated(packed, frequencies, apart=apart), each=20)
-        rate = moved * packed.numel() / seconds
+        seconds = fastest(lambda apart=apart: rotated(projected, frequencies, apart=apart), each=20)
+        rate = moved * projected.numel() / seconds
         print(f"\nRESULT rotation {'apart' if apart else 'in place'}: {seconds * 1e3:.3f} ms, {rate / 1e12:.2f} TB/s")
         assert rate > LEAST_SHARE * memory_bandwidth()

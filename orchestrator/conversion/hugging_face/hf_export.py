@@ -71,7 +71,7 @@ class Source:
             dtype = self._dtype(weight)
             parts = self._parts(weight, torch.empty(shape, dtype=dtype, device="meta"))
             named = zip(weight.theirs, parts, strict=True)
-            found += [Entry(name, (*weight.packed, *part.shape), dtype) for name, part in named]
+            found += [Entry(name, (*weight.stacked, *part.shape), dtype) for name, part in named]
         by_name = {entry.name: entry for entry in found}
         found += [replace(by_name[of], name=copy) for copy, of in self.family.further_copies_of(self.model).items()]
         return [*found, *(Entry(name, tuple(tensor.shape), tensor.dtype) for name, tensor in self.unused())]
@@ -80,7 +80,7 @@ class Source:
         """What a weight is there, with its adapter. Raises UserError when a number is too large for the format that was
         asked for.
         """
-        if not weight.rule.packed:
+        if not weight.rule.stacked:
             yield from self._tensors(weight)
             return
         every = [self._tensors(weight._replace(place=(*weight.place[:-1], at))) for at in range(weight.within[-1])]

@@ -107,7 +107,7 @@ def _their_shapes(weights: list[Weight], model: ModelSpec, words: Vocabulary) ->
         whole = torch.empty(shape_of(weight.rule.ours, model, words.size), device="meta")
         parts = TRANSFORMS[weight.rule.transform].to_theirs(whole, model, words.size)
         named = zip(weight.theirs, parts, strict=True)
-        shapes.update({name: (*weight.packed, *part.shape) for name, part in named})
+        shapes.update({name: (*weight.stacked, *part.shape) for name, part in named})
     return shapes
 
 
@@ -126,7 +126,7 @@ def _parts(
             first += shape[0]
 
     def make(weight: Weight, first: int, rows: int) -> torch.Tensor:
-        at = weight.place[-1] if weight.rule.packed else None
+        at = weight.place[-1] if weight.rule.stacked else None
         theirs = [published.read(name, at) for name in weight.theirs]
         tensor = TRANSFORMS[weight.rule.transform].to_ours(theirs, model, words.padded_size)
         return tensor.narrow(0, first, rows).to(dtypes[weight.rule.ours]).contiguous()

@@ -57,7 +57,7 @@ def export_adapter(
         for weight in family.weights(model)
         if (adapter := adapter_of(weight.rule.ours, model)) is not None
     ]
-    packed = next((weight.theirs[0] for weight, _ in adapters if weight.rule.packed), None)
+    packed = next((weight.theirs[0] for weight, _ in adapters if weight.rule.stacked), None)
     if packed is not None:
         raise UserError(
             f"{family.name} has all experts of a layer in one tensor ({packed}), and PEFT has no adapter for each: "

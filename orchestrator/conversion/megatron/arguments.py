@@ -16,6 +16,7 @@ from orchestrator.conversion.megatron import sentences
 from orchestrator.errors import UserError
 from orchestrator.migration.combined_flags.variants import LLAMA_SCALING
 from orchestrator.migration.to_megatron import to_megatron
+from orchestrator.models.blocks.registry import block_flags
 from orchestrator.models.registry import GPT, ModelFamily
 from orchestrator.planning.training_schedule.batch import BatchSchedule, Progress
 from orchestrator.planning.training_schedule.hyperparameters import HyperparameterSchedule
@@ -36,35 +37,18 @@ NULL_TOKENIZER = "NullTokenizer"
 """Megatron-LM's tokenizer that counts ids; an end of document comes to its --vocab-size."""
 _RENAMED = {"layernorm_epsilon": "norm_epsilon", "layernorm_zero_centered_gamma": "apply_layernorm_1p"}
 """Arguments with another name than their flag and our field have; old releases have the flag's."""
-SAME_OF_EXPERTS = (
-    *("moe_layer_freq", "moe_ffn_hidden_size", "moe_shared_expert_intermediate_size", "moe_router_topk"),
-    *("moe_router_score_function", "moe_router_pre_softmax", "moe_router_dtype", "moe_router_load_balancing_type"),
-    *("moe_aux_loss_coeff", "moe_z_loss_coeff", "moe_expert_capacity_factor", "moe_token_dispatcher_type"),
-    *("moe_router_topk_scaling_factor", "moe_router_num_groups", "moe_router_group_topk", "moe_shared_expert_gate"),
-    *("moe_router_enable_expert_bias", "moe_router_bias_update_rate", "moe_apply_probs_on_input"),
-)
-"""The same where there are experts."""
+_OF_BLOCKS = tuple(flags.arguments for flags in block_flags() if flags.arguments is not None)
 _ACTIVATIONS = {"swiglu": "swiglu", "squared_relu": "squared_relu", "quick_geglu": "quick_geglu"}
 _POSITIONS = ("learned_absolute", "rope", "relative", "none")
 _NOT_HERE = {
-    "multi_latent_attention": "multi-latent attention",
     "heterogeneous_layers_config_path": "layers of several shapes",
     "heterogeneous_layers_config_encoded_json": "layers of several shapes",
-    "mtp_num_layers": "multi-token prediction",
-    "hybrid_override_pattern": "state space layers",
-    "hybrid_layer_pattern": "state space layers",
     "spec": "layers of a specification of its own",
     "use_legacy_models": "layers of Megatron-LM's own",
-    "rotary_interleaved": "interleaved rotary positions",
     "use_te_activation_func": "activations of Transformer Engine",
     "onnx_safe": "another GeLU",
-    "apply_residual_connection_post_layernorm": "residuals behind the norm",
-    "apply_query_key_layer_scaling": "scores scaled by the layer's number",
-    "qk_l2_norm": "queries and keys of length 1",
     "softmax_type": "another softmax of the scores",
-    "linear_attention_freq": "linear attention",
-    "moe_latent_size": "latent experts",
-    "experimental_attention_variant": "another attention",
+    **{name: what for flags in block_flags() for name, what in flags.not_imported.items()},
 }
 """Arguments of Megatron-LM that, when they are set, make a network which is not described here."""
 _KNOWN = {"softmax_type": ("vanilla", "learnable")}
@@ -92,7 +76,7 @@ def to_model(arguments: Mapping[str, Any], family: ModelFamily = GPT) -> dict[st
             code="network_not_importable",
         )
     arguments = {**{ours: arguments.get(theirs) for theirs, ours in _RENAMED.items()}, **arguments}
-    names = (*SAME, *(SAME_OF_EXPERTS if arguments.get("num_experts") else ()))
+    names = (*SAME, *(name for each in _OF_BLOCKS if arguments.get(each.asked) for name in each.fields))
     model = {name: arguments[name] for name in names if arguments.get(name) is not None}
     if model.get("add_bias_linear"):
         model.pop("add_qkv_bias", None)  # Megatron-LM's checks set it wherever linear layers have biases
@@ -218,24 +202,9 @@ def require_representable(job: JobSpec) -> None:
             "export it --to hf",
             code="images_not_in_megatron",
         )
-    if job.model.has_latent_attention:
-        raise UserError(
-            f"{job.name} has latent attention (model.kv_lora_rank), which checkpoints for Megatron-LM do not support: "
-            "export it --to hf",
-            code="latent_attention_not_in_megatron",
-        )
-    if job.model.has_linear_attention:
-        raise UserError(
-            f"{job.name} has linear attention (model.linear_attention_freq), which checkpoints for Megatron-LM do not "
-            "support: export it --to hf",
-            code="linear_attention_not_in_megatron",
-        )
-    if job.model.predicts_further:
-        raise UserError(
-            f"{job.name} predicts further tokens (model.mtp_num_layers), which checkpoints for Megatron-LM do not "
-            "support: export it --to hf",
-            code="further_tokens_not_in_megatron",
-        )
+    for require_exportable in (flags.require_exportable for flags in block_flags()):
+        if require_exportable is not None:
+            require_exportable(job)
     if job.model.has_adapters:
         raise UserError(
             f"{job.name} has adapters (model.lora), which Megatron-LM's checkpoints do not support: export it --to "
@@ -259,7 +228,7 @@ def to_arguments(job: JobSpec, *, iteration: int, consumed_samples: int, padded_
     size = model.vocab_size
     if size is not None and flags.get("tokenizer_type") == NULL_TOKENIZER:
         size -= 1  # it leaves out the end of a document
-    names = (*SAME, *(SAME_OF_EXPERTS if model.has_experts else ()))
+    names = (*SAME, *(name for each in _OF_BLOCKS if getattr(model, each.asked) for name in each.fields))
     return {
         **flags,
         **{name: getattr(model, name) for name in names},

@@ -27,7 +27,7 @@ def shape_of(blocks: tuple[int, ...], scales: tuple[int, ...]) -> tuple[int, ...
     return (*before, 2 * _BYTES * count, outputs)
 
 
-def unpacked(blocks: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
+def dequantized(blocks: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
     """The matrices [..., inputs, outputs] in bf16; the first of two numbers is in the lower bits of a byte."""
     values = torch.tensor(_VALUES)
     numbers = torch.stack((values[(blocks & 15).int()], values[(blocks >> 4).int()]), dim=-1).flatten(-2)

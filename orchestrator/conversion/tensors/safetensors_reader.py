@@ -44,7 +44,7 @@ class PublishedWeights:
                             f"{self._headers[name].path} and {path} both hold {name}", code="duplicate_tensor"
                         )
                     self._headers[name] = header
-        self._packed = self._take_packed() if MXFP4 in family.quantizations else {}
+        self._quantized = self._take_quantized() if MXFP4 in family.quantizations else {}
 
     def check(self, shapes: dict[str, tuple[int, ...]], ignored: Sequence[str]) -> None:
         """Raises UserError when the files hold anything else than tensors of these shapes."""
@@ -83,11 +83,11 @@ class PublishedWeights:
 
     def read(self, name: str, at: int | None = None) -> torch.Tensor:
         """One tensor, or the part at a place along its first dimension, as a view of its file where it is stored in no
-        packed format. Raises UserError when that cannot be read.
+        quantized format. Raises UserError when that cannot be read.
         """
-        if name in self._packed:
-            blocks, scales = (self._view(header) for header in self._packed[name])
-            return mxfp4.unpacked(blocks, scales) if at is None else mxfp4.unpacked(blocks[at], scales[at])
+        if name in self._quantized:
+            blocks, scales = (self._view(header) for header in self._quantized[name])
+            return mxfp4.dequantized(blocks, scales) if at is None else mxfp4.dequantized(blocks[at], scales[at])
         whole = self._view(self._headers[name])
         return whole if at is None else whole[at]
 
@@ -103,7 +103,7 @@ class PublishedWeights:
             raise UserError(f"{header.path} has become shorter while it was read", code="file_shrank") from error
         return torch.frombuffer(content, dtype=dtype).view(header.shape)
 
-    def _take_packed(self) -> dict[str, tuple[Header, Header]]:
+    def _take_quantized(self) -> dict[str, tuple[Header, Header]]:
         """Pairs of tensors that stand for one in MXFP4, which is known by that one's name afterwards."""
         found = {}
         for name in [each.removesuffix(mxfp4.BLOCKS) for each in self._headers if each.endswith(mxfp4.BLOCKS)]:

@@ -1,10 +1,6 @@
 """Flags of Megatron-LM that are translated together, in both directions: read into a job, written from one."""
 
 from orchestrator.migration.combined_flags.base import FlagGroup
-from orchestrator.migration.combined_flags.blocks.experts import EXPERTS_TOGETHER
-from orchestrator.migration.combined_flags.blocks.latent_attention import LATENT_TOGETHER
-from orchestrator.migration.combined_flags.blocks.linear_attention import LINEAR_TOGETHER
-from orchestrator.migration.combined_flags.blocks.multi_token_prediction import PREDICTIONS
 from orchestrator.migration.combined_flags.data import DATA
 from orchestrator.migration.combined_flags.fp8 import FP8_TOGETHER
 from orchestrator.migration.combined_flags.initial_weights import INITIAL_WEIGHTS
@@ -16,14 +12,12 @@ from orchestrator.migration.combined_flags.task import TASK
 from orchestrator.migration.combined_flags.tracking import TRACKING
 from orchestrator.migration.combined_flags.training import TRAINING
 from orchestrator.migration.combined_flags.variants import VARIANTS
+from orchestrator.models.blocks.registry import block_flags
 
 TOGETHER: tuple[FlagGroup, ...] = (
     *VARIANTS,
     *MODEL,
-    *EXPERTS_TOGETHER,
-    *LATENT_TOGETHER,
-    *LINEAR_TOGETHER,
-    *PREDICTIONS,
+    *(FlagGroup(*each) for flags in block_flags() for each in flags.translated),
     *DATA,
     *TASK,
     *TRAINING,

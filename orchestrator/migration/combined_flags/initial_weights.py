@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from orchestrator.migration.combined_flags.base import FlagGroup
-from orchestrator.migration.combined_flags.blocks.experts import UPCYCLING
 from orchestrator.migration.megatron_flags.flag_writer import FlagWriter
 from orchestrator.migration.megatron_flags.given_flags import GivenFlags
+from orchestrator.models.blocks.experts.megatron_flags import UPCYCLING
 
 PRETRAINED = "checkpoint.pretrained"
 _FRESH = ("finetune", "no-load-optim", "no-load-rng")

@@ -6,10 +6,11 @@ import re
 from pathlib import PurePath
 from typing import Any, get_args
 
+from orchestrator.fields.flag_values import whole_number
 from orchestrator.migration.combined_flags.base import FlagGroup
 from orchestrator.migration.combined_flags.data import BLEND, RANDOM, SPLIT, VALIDATION
 from orchestrator.migration.megatron_flags.flag_writer import FlagWriter
-from orchestrator.migration.megatron_flags.given_flags import GivenFlags, whole_number
+from orchestrator.migration.megatron_flags.given_flags import GivenFlags
 from orchestrator.migration.report import WRITE_IT
 from orchestrator.spec.layout.ramp import batch_sizes, steps_to, whole_steps_to
 from orchestrator.spec.sections.runtime import RecomputedModule

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from orchestrator.fields.flag_values import FREQUENCY
 from orchestrator.migration.combined_flags.base import FlagGroup
-from orchestrator.migration.combined_flags.blocks.experts import FREQUENCY
 from orchestrator.migration.megatron_flags.flag_writer import FlagWriter
 from orchestrator.migration.megatron_flags.given_flags import MEGATRON, GivenFlags
 from orchestrator.migration.report import WRITE_IT

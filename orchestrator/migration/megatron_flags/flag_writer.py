@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from orchestrator.kernel_selection.layers import may_have_engine
 from orchestrator.migration.defaults import default_of
 from orchestrator.spec.job import JobSpec
 
@@ -36,6 +37,15 @@ class FlagWriter:
         for name in path.split("."):
             value = getattr(value, name)
         return value
+
+    def default(self, path: str) -> Any:
+        """The default of a field."""
+        return default_of(path)
+
+    @property
+    def may_have_engine(self) -> bool:
+        """Whether Transformer Engine's layers may compute the job."""
+        return may_have_engine(self.job)
 
     def add(self, group: str, flag: str, *words: object) -> None:
         """Write a flag. A value with a dash in front is written behind `=`: argparse takes it for a flag else."""

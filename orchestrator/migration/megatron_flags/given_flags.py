@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from typing import Any
 
+from orchestrator.fields.flag_values import whole_number
 from orchestrator.migration.defaults import default_of, is_about_speed, is_free_text, is_optional
 from orchestrator.migration.flags import Flag
 from orchestrator.migration.megatron_flags.programs import Family
@@ -13,12 +13,6 @@ from orchestrator.migration.report import WRITE_IT, FlagOutcome, Migration, Outc
 from orchestrator.migration.shell.values import known, shown
 
 MEGATRON = "Megatron-LM's default"
-_WHOLE = re.compile(r"\d+(?:_\d+)*", re.ASCII)
-
-
-def whole_number(text: str) -> int | None:
-    """A whole number as argparse reads it (`1_000_000`); None for other text."""
-    return int(text) if _WHOLE.fullmatch(text) and len(text) < 20 else None
 
 
 def _no_value(flag: Flag) -> str:
@@ -39,6 +33,14 @@ class GivenFlags:
     def has(self, name: str) -> bool:
         """Whether a flag is given."""
         return name in self.flags
+
+    def is_settled(self, name: str) -> bool:
+        """Whether a flag is accounted for."""
+        return name in self.settled
+
+    def note(self, text: str) -> None:
+        """Tell a person what no flag is accounted for by."""
+        self.migration.notes.append(text)
 
     def words(self, name: str) -> list[str] | None:
         """The words of a flag; None where it is not given, or where they are not all known."""

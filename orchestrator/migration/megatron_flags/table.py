@@ -6,85 +6,19 @@ is in `combined_flags/`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, get_args
 
 from pydantic.fields import FieldInfo
 
 from orchestrator.fields.base import Section
+from orchestrator.fields.flag_values import MINUTES, NUMBER, NUMBER_OR_ZERO, TEXT, WHOLE, Kind, choice, same, switch
 from orchestrator.fields.metadata import OURS, MegatronFlag
+from orchestrator.models.blocks.registry import block_flags
 from orchestrator.models.registry import FAMILIES
 from orchestrator.spec.job_sections import JobSections
 from orchestrator.spec.schema.shape import declared, field_at, leaf_paths, types_of
-
-
-@dataclass(frozen=True)
-class Kind:
-    """How the value of a flag is read and written."""
-
-    values: int
-    """Words behind the flag."""
-    read: Callable[[str], Any]
-    """Raises ValueError for what the field cannot take."""
-    write: Callable[[Any], str | None]
-    """None for what the flag cannot say."""
-    is_choice: bool = False
-    """Another word is something that this version does not have, and no slip."""
-
-
-def _whole(text: str) -> int:
-    try:
-        return int(text)
-    except ValueError:
-        number = _number(text, "a whole number")
-    if not number.is_integer():  # infinity is none either
-        raise ValueError(f"{text!r} is not a whole number")
-    return int(number)
-
-
-def _number(text: str, kind: str = "a number") -> float:
-    try:
-        return float(text)
-    except ValueError:
-        raise ValueError(f"{text!r} is not {kind}") from None
-
-
-def _number_text(number: Any) -> str:
-    return repr(number)
-
-
-WHOLE = Kind(1, _whole, str)
-NUMBER = Kind(1, _number, _number_text)
-NUMBER_OR_ZERO = Kind(1, lambda text: _number(text) or None, _number_text)
-"""A number, where 0 is none."""
-TEXT = Kind(1, str, str)
-MINUTES = Kind(1, lambda text: _whole(text) * 60, lambda s: str(s // 60) if s % 60 == 0 else None)
-
-
-def switch(value: Any) -> Kind:
-    """A flag without values that stands for one."""
-    return Kind(0, lambda text: value, lambda given: "" if given == value else None)
-
-
-def choice(names: Mapping[str, Any], others: Mapping[str, Any] | None = None) -> Kind:
-    """A flag with one of several words; `others` are those of earlier releases and forks, read and never written."""
-    known = {**names, **(others or {})}
-
-    def read(text: str) -> Any:
-        if text not in known:
-            raise ValueError(f"this version supports {', '.join(names)}")
-        return known[text]
-
-    def write(value: Any) -> str | None:
-        return next((name for name, meant in names.items() if meant == value), None)
-
-    return Kind(1, read, write, is_choice=True)
-
-
-def same(*names: str) -> Kind:
-    """A flag whose words are ours."""
-    return choice({name: name for name in names})
 
 
 @dataclass(frozen=True)
@@ -197,10 +131,6 @@ OLD_NAMES: dict[str, str] = {
     "use-checkpoint-lr-scheduler": "use-checkpoint-opt-param-scheduler",
     "warmup": "lr-warmup-fraction",
     "tokenizer-name-or-path": "tokenizer-model",
-    "moe-num-experts": "num-experts",
-    "moe-top-k": "moe-router-topk",
-    "moe-loss-weight": "moe-aux-loss-coeff",
-    "moe-loss-coeff": "moe-aux-loss-coeff",
-    "topk": "moe-router-topk",
+    **{old: new for flags in block_flags() for old, new in flags.old_names.items()},
 }
 """Flags that have another name, with the same values."""

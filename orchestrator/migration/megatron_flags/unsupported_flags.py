@@ -8,12 +8,11 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any, Literal
+from typing import Any
 
 from orchestrator.migration.megatron_flags.performance import by_reason
-
-Effect = Literal["none", "aside", "training"]
-"""What becomes of a training without a flag: nothing; its speed, its memory, its logs or what it saves; another one."""
+from orchestrator.models.blocks.flags import INFERENCE, NOT_MEASURED, Effect, IdleFlags
+from orchestrator.models.blocks.registry import block_flags
 
 
 @dataclass(frozen=True)
@@ -27,7 +26,6 @@ class UnsupportedFlag:
 
 
 _LOGS = "metrics go to the run directory and from there to MLflow; `tracking` says where else (TensorBoard, W&B)"
-_NOT_MEASURED = "it is not measured in this version; the training is the same"
 _KERNELS = "the runtime chooses its kernels; results do not depend on it"
 _COMMUNICATION = "the runtime determines how ranks communicate; results do not depend on it"
 _CHECKPOINTS = "checkpoints are distributed, written in parallel, and complete or absent"
@@ -42,12 +40,9 @@ _NO_INPROCESS = (
 _NO_MUP = "muP is not in this version"
 _NO_FAULTS = "no faults are injected; `orchestrator drill` proves that a run comes back"
 _PROFILING = "there is no profiler in this version; results do not depend on it"
-_INFERENCE = "it is for inference"
 _OTHER_MODEL = "it is for another kind of model"
 _FP8 = "of FP8 this version has delayed, tensorwise and blockwise scaling of the layers' matrix products; no FP4"
-_EXPERTS = "this option of experts is not in this version"
 _VARIANT = "this variant of the model is not in this version"
-_MTP = "this option of multi-token prediction is not in this version"
 _NO_FIM = "fill-in-the-middle data is not in this version"
 _NO_RL = "reinforcement learning is not in this version"
 _NO_TEACHER = "distillation and frozen layers are not in this version"
@@ -66,7 +61,7 @@ _NO_EFFECT: dict[str, str] = {
         one-logger-project= one-logger-run-name= one-logger-async app-tag-run-name= app-tag-run-version=
         config-logger-dir=
         timing-log-level= timing-log-option= no-barrier-with-level-1-timing""",
-    _NOT_MEASURED: "log-params-norm log-num-zeros-in-grad log-energy log-max-attention-logit",
+    NOT_MEASURED: "log-params-norm log-num-zeros-in-grad log-energy log-max-attention-logit",
     "the program and its pattern of layers say it": "is-hybrid-model",
     _KERNELS: """
         use-flash-attn-v1 use-flash-attn-v2 use-flash-attn-triton use-flash-attn-builder
@@ -98,7 +93,6 @@ _NO_EFFECT: dict[str, str] = {
         exit-signal-handler-for-training""",
     "data sets know their lengths": "per-dataset-sequences-path=",
     "a run restarts automatically, and is requeued on a cluster": "adlr-autoresume adlr-autoresume-interval=",
-    "scores are scaled by the head's width alone": "no-query-key-layer-scaling",
     "the model is always the one of megatron-core": "use-mcore-models",
     "a preset or the flags determine the sizes": """
         no-use-tokenizer-model-from-checkpoint-args disable-use-tokenizer-model-from-checkpoint-args""",
@@ -126,15 +120,12 @@ _NOT_SUPPORTED: dict[str, str] = {
     "validation takes the batches of the training, from its first interval on": """
         eval-global-batch-size= eval-micro-batch-size= start-eval-at-iter=""",
     "SIGTERM, SIGINT and SIGUSR1 end a run with a checkpoint; other signals do not": "exit-signal=",
-    _EXPERTS: """
-        enable-experimental-moe moe-extended-tp moe-enable-routing-replay""",
     "all ranks that hold the same weights share their largest values": "tp-only-amax-red",
     "sharded parameters (FSDP) are not in this version": """
         use-custom-fsdp no-strict-fsdp-dtensor-load
         disable-strict-fsdp-dtensor-load""",
     "it is less exact than what is done here": "fp16-lm-cross-entropy",
     "Megatron-LM's own layers are not available: megatron-core's compute the same": "use-legacy-models",
-    "scores are scaled by the head's width alone, the same except for rounding": "apply-query-key-layer-scaling",
     "the data is written in data.blend: list its sources there": "data-args-path= per-split-data-args-path=",
     "write the sources and their weights in data.blend, data.validation and data.test; data.split cuts them": """
         train-weighted-split-paths=* train-weighted-split-paths-path= valid-weighted-split-paths=*
@@ -162,16 +153,8 @@ _NOT_SUPPORTED: dict[str, str] = {
 
 _OTHER_TRAINING: dict[str, str] = {
     _VARIANT: """
-        apply-residual-connection-post-layernorm rotary-interleaved
-        embedding-init-method-std= init-method-xavier-uniform
-        fp32-residual-connection enable-gpt-oss qk-l2-norm""",
-    _MTP: "mtp-detach-heads mtp-use-repeated-layer mtp-standalone",
+        embedding-init-method-std= init-method-xavier-uniform enable-gpt-oss""",
     _NO_MUP: "use-mup",
-    _EXPERTS: """
-        moe-router-force-load-balancing moe-router-force-biased= moe-router-quantile-balancing-ema=
-        moe-input-jitter-eps= moe-token-drop-policy= moe-latent-size=""",
-    "write the layers that have experts, as in [0, 1, 0, 1]": "expert-interval=",
-    "experts beside a dense MLP are not in this version": "mlp-type=",
     "a norm after the embedding (BLOOM's) is not in this version": "embed-layernorm",
     "write model.make_vocab_size_divisible_by: this size divided by the tensor-parallel size pads to as much": """
         pad-vocab-size-to=""",
@@ -201,35 +184,27 @@ _OTHER_TRAINING: dict[str, str] = {
 """Without these another network is trained, from other data or by another loss, or something else than a training is
 asked for.
 """
-_FAMILIES_OF_FLAGS: tuple[tuple[str, str, Effect], ...] = (
+_WITHOUT_FIELD = tuple(each for flags in block_flags() for each in flags.without_field)
+"""The same of blocks."""
+_PATTERNS: tuple[tuple[str, str, Effect], ...] = (
     (r"(.*-)?inference(-.*)?|.*prefill.*|refit-method|max-tokens-to-oom|use-legacy-static-engine|"
-     r"num-speculative-tokens|use-same-sampling-seed-.*", _INFERENCE, "none"),
-    (r"save-(activations|dgrads|wgrads|params|tokens-per-expert)-interval", _NOT_MEASURED, "aside"),
+     r"num-speculative-tokens|use-same-sampling-seed-.*", INFERENCE, "none"),
+    (r"save-(activations|dgrads|wgrads|params|tokens-per-expert)-interval", NOT_MEASURED, "aside"),
     (r"((no|disable)-)?flight-recorder-.*", _LOGS, "none"),
     (r"pytorch-profiler-.*", _PROFILING, "none"),
-    (r"moe-per-layer-logging", _NOT_MEASURED, "none"),
-    (r"moe-routing-trace-.*", _NOT_MEASURED, "aside"),
-    (r"moe-(?!(layer-freq|ffn-hidden-size|shared-expert-intermediate-size|aux-loss-coeff|z-loss-coeff|grouped-gemm|"
-     r"router-(topk|score-function|pre-softmax|dtype|load-balancing-type|topk-scaling-factor|num-groups|group-topk|"
-     r"enable-expert-bias|bias-update-rate)|shared-expert-gate|expert-capacity-factor|token-dispatcher-type|"
-     r"per-layer-logging|use-upcycling|upcycling-granularity|apply-probs-on-input)$).*",
-     _EXPERTS, "training"),
+    *(pattern for flags in block_flags() for pattern in flags.patterns),
     (r"(no-)?fp8-(?!(format|recipe|margin|amax-history-len|amax-compute-algo)$).*|fp4-.*|.*mxfp8.*|kitchen-.*|"
      r"te-precision-config-file", _FP8, "aside"),
     (r"muon-fp32-matmul-prec", "Newton-Schulz iterations are in bf16 on GPUs, and in fp32 on CPUs", "aside"),
     (r"muon-tp-mode", "every layout orthogonalizes whole matrices, not their parts on tensor-parallel ranks", "aside"),
     (r"muon-scalar-optimizer", "what muon does not orthogonalize is updated by adam", "aside"),
     (r"lion-.*", "it goes with --optimizer lion", "aside"),
-    (r"mtp-(?!(num-layers|loss-scaling-factor)$).*", _MTP, "training"),
     (r"fim-.*", "it goes with --fim-data", "aside"),
     (r"(no-)?(rl|grpo|langrl)-.*", "it goes with --perform-rl-step", "aside"),
     (r"qk-clip-.*", "it goes with --qk-clip", "aside"),
     (r"((no|disable)-)?dsa-.*", "it goes with --experimental-attention-variant", "aside"),
-    (r"cache-mla-latents", _INFERENCE, "none"),
-    (r"mamba-(?!(state-dim|head-dim|num-groups|num-heads)$).*|hybrid-(?!(override-pattern|attention-ratio|mlp-ratio)$).*|"
-     r"(retro|heterogeneous)-.*|.*-mamba-.*", "this kind of model is not in this version", "training"),
-    (r"(no-)?yarn-.*", "it goes with --position-embedding-type yarn", "aside"),
-    (r"mrope-section", "it goes with --position-embedding-type mrope", "aside"),
+    (r"hybrid-(?!(override-pattern|attention-ratio|mlp-ratio)$).*|(retro|heterogeneous)-.*",
+     "this kind of model is not in this version", "training"),
     (r"megatron-fsdp-.*|fsdp-.*|gtp-.*", "sharded parameters (FSDP) are not in this version", "aside"),
     (r"logits-.*", _NO_TEACHER, "aside"),
     (r"freeze-.*", _NO_TEACHER, "training"),
@@ -251,31 +226,37 @@ _FAMILIES_OF_FLAGS: tuple[tuple[str, str, Effect], ...] = (
      _OTHER_MODEL, "none"),
     (r"no-data-sharding|query-in-block-prob|use-one-sent-docs", _OTHER_MODEL, "none"),
 )  # fmt: skip
-"""(pattern of names, reason, effect)."""
+"""(pattern of names, reason, effect): what the first one says that matches."""
 
 
-def _by_name(groups: dict[str, str]) -> dict[str, str]:
-    return {name.partition("=")[0]: reason for reason, names in groups.items() for name in names.split()}
+def _named(names: str) -> dict[str, int | None]:
+    """Each of these flags, and how many words it takes; None for any number."""
+    counts = {"": 0, "=": 1, "=*": None}
+    return {(name := text.rstrip("=*")): counts[text.removeprefix(name)] for text in names.split()}
 
 
-NO_EFFECT = _by_name(_NO_EFFECT) | _by_name(by_reason("on"))
-NOT_SUPPORTED = _by_name(_NOT_SUPPORTED) | _by_name(by_reason("refused"))
-OTHER_TRAINING = _by_name(_OTHER_TRAINING) | _by_name(by_reason("training"))
+def _by_name(groups: dict[str, str], answers: dict[str, str], effect: Effect) -> dict[str, str]:
+    """Flags, and the reason of each; of those of blocks the ones with this effect."""
+    of_blocks = [(each.reason, each.names) for each in _WITHOUT_FIELD if each.effect == effect]
+    pairs = (*groups.items(), *of_blocks, *answers.items())
+    return {name: reason for reason, names in pairs for name in _named(names)}
+
+
+NO_EFFECT = _by_name(_NO_EFFECT, by_reason("on"), "none")
+NOT_SUPPORTED = _by_name(_NOT_SUPPORTED, by_reason("refused"), "aside")
+OTHER_TRAINING = _by_name(_OTHER_TRAINING, by_reason("training"), "training")
 OPENS: dict[str, str] = {
-    "rotary-interleaved": "model.position_embedding_type",
-    "qk-l2-norm": "model.qk_layernorm",
     "init-method-xavier-uniform": "model.init_method_std",
     **dict.fromkeys(
         ("pad-vocab-size-to", "no-pad-vocab-size", "disable-pad-vocab-size"), "model.make_vocab_size_divisible_by"
     ),
     "no-weight-decay-cond-type": "optimizer.apply_wd_to_qk_layernorm",
     "step-batch-size-schedule": "batch.rampup_batch_size",
-    "moe-latent-size": "model.moe_ffn_hidden_size",
-    "expert-interval": "model.moe_layer_freq",
     "sliding-window": "model.sliding_window",
     "glu-activation": "model.activation",
     **dict.fromkeys(("fp4-format", "fp8-output-proj", "te-precision-config-file"), "precision.fp8"),
     **dict.fromkeys(("kitchen-config-file", "kitchen-recipe-number"), "precision.fp8"),
+    **{name: each.path for each in _WITHOUT_FIELD if each.path is not None for name in _named(each.names)},
 }
 """Fields that stand open where a flag would change the training: `--set` says what to do without it."""
 _TABLES: tuple[tuple[dict[str, str], Effect], ...] = (
@@ -284,12 +265,13 @@ _TABLES: tuple[tuple[dict[str, str], Effect], ...] = (
     (NOT_SUPPORTED, "aside"),
 )
 WORDS: dict[str, int | None] = {
-    name.rstrip("=*"): {"": 0, "=": 1, "=*": None}[name[len(name.rstrip("=*")) :]]
+    name: count
     for names in chain(
         *(each.values() for each in (_NO_EFFECT, _NOT_SUPPORTED, _OTHER_TRAINING)),
+        (each.names for each in _WITHOUT_FIELD),
         *(by_reason(answer).values() for answer in ("on", "refused", "training")),
     )
-    for name in names.split()
+    for name, count in _named(names).items()
 }
 """How many words each of them takes; None for any number. What stands behind them belongs to no flag."""
 HINTS: dict[str, str] = {
@@ -303,37 +285,35 @@ HARMLESS_VALUES: dict[str, tuple[str, ...]] = {
     "dataloader-type": ("single",),
     "rerun-mode": ("disabled",),
     "exit-signal": ("SIGTERM", "SIGINT", "SIGUSR1"),
-    "mlp-type": ("standard",),
-    "expert-interval": ("1",),
-    "moe-input-jitter-eps": ("0.0", "0"),
     "error-injection-rate": ("0",),
     "check-weight-hash-across-dp-replicas-interval": ("0",),
     "cp-comm-type": ("p2p",),
     "num-distributed-optimizer-instances": ("1",),
     "main-grads-dtype": ("fp32",),
     "main-params-dtype": ("fp32",),
-    "moe-token-drop-policy": ("probs",),
     "sample-rate": ("1.0", "1"),
     "data-parallel-sharding-strategy": ("no_shard",),
+    **{name: each.harmless for each in _WITHOUT_FIELD if each.harmless for name in _named(each.names)},
 }
 """Values of flags that are not supported which ask for nothing."""
 
 
-_IDLE: tuple[tuple[str, str, Callable[[Any], bool], str], ...] = (
-    ("(moe|expert)-.*", "model.num_experts", lambda count: count is None,
-     "Megatron-LM takes it with --num-experts only"),
-    ("reset-attention-mask", "runtime.layers", lambda layers: layers != "torch",
-     "the causal attention of Transformer Engine's layers takes no mask"),
-)  # fmt: skip
-"""Flags of another training that change nothing where a field has certain values, and why."""
+_IDLE = (
+    *(each for flags in block_flags() for each in flags.idle),
+    IdleFlags(
+        "reset-attention-mask",
+        "runtime.layers",
+        lambda layers: layers != "torch",
+        "the causal attention of Transformer Engine's layers takes no mask",
+    ),
+)
 
 
 def why_idle(name: str, value_of: Callable[[str], Any]) -> str | None:
     """Why a flag of another training changes nothing for a job of these values; None where it does."""
-    for pattern, path, idles, reason in _IDLE:
-        if re.fullmatch(pattern, name) and idles(value_of(path)):
-            return reason
-    return None
+    return next(
+        (each.reason for each in _IDLE if re.fullmatch(each.pattern, name) and each.is_idle(value_of(each.path))), None
+    )
 
 
 def unsupported_flag(name: str) -> UnsupportedFlag | None:
@@ -341,7 +321,7 @@ def unsupported_flag(name: str) -> UnsupportedFlag | None:
     for table, effect in _TABLES:
         if name in table:
             return UnsupportedFlag(table[name], effect, OPENS.get(name))
-    for pattern, reason, effect in _FAMILIES_OF_FLAGS:
+    for pattern, reason, effect in _PATTERNS:
         if re.fullmatch(pattern, name):
             return UnsupportedFlag(reason, effect, OPENS.get(name))
     return None

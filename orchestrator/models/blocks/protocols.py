@@ -103,9 +103,13 @@ class RoutedTime(Protocol):
 
 
 class WeightsPart(Protocol):
-    """`weights.py`: names and shapes in a checkpoint, and in published models."""
+    """`weights.py`: names and shapes in a checkpoint."""
 
     def weights(self, model: Any) -> Shapes: ...
+
+
+class AttentionWeights(WeightsPart, Protocol):
+    """The same of an attention, and names in published models."""
 
     def published(self) -> tuple[PublishedAttention, ...]: ...
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cache, cached_property
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final, Literal, cast
@@ -15,11 +15,13 @@ from orchestrator import plugins
 from orchestrator.errors import UserError
 from orchestrator.fields.base import Section
 from orchestrator.fields.refusals import Unavailable
+from orchestrator.models.blocks.features import Asked, BlockFeature
 from orchestrator.models.registry import FAMILIES, GPT
 
 if TYPE_CHECKING:
     from orchestrator.models.blocks.base import CoreWork, ForwardBackward, RankShape, RoutedTokens, Scan, Scores
     from orchestrator.models.blocks.experts.fields import ExpertsSpec
+    from orchestrator.models.blocks.flags import BlockFlags
     from orchestrator.models.blocks.gated_delta_net.fields import GatedDeltaNetSpec
     from orchestrator.models.blocks.grouped_query_attention.fields import GroupedQueryAttentionSpec
     from orchestrator.models.blocks.latent_attention.fields import LatentAttentionSpec
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
     from orchestrator.models.blocks.protocols import (
         AttentionMatrices,
         AttentionTime,
+        AttentionWeights,
         FeedForwardMemory,
         LayersPart,
         MatricesPart,
@@ -41,7 +44,7 @@ if TYPE_CHECKING:
     )
     from orchestrator.models.blocks.residual_stream.fields import ResidualStreamSpec
     from orchestrator.models.blocks.state_space.fields import StateSpaceSpec
-    from orchestrator.models.registry import Feature, ModelFamily
+    from orchestrator.models.registry import ModelFamily
 
 
 class Block:
@@ -49,6 +52,8 @@ class Block:
     as it stands here.
     """
 
+    prefix = ""
+    """What names of its weights begin with in a layer's; nothing for what is no branch in a layer's list."""
     recomputed_as: Literal["mlp", "moe"] | None = None
     """Its name in `runtime.recompute_modules`; None where it is not recomputed as a whole."""
     norm_is_module = False
@@ -63,11 +68,22 @@ class Block:
     recomputes_itself = False
     """Whether its backward pass computes again what is between its matrices, in memory that it takes for that."""
 
-    def __init__(self, name: str, *, declares: str = "") -> None:
+    def __init__(self, name: str, *, declares: str = "", offers: tuple[BlockFeature, ...] = ()) -> None:
         self.name = name
         """Its folder."""
         self.declares = declares
         """The section in its fields.py whose fields `model` has, where there are some."""
+        self.offers = offers
+        """What a model may have by it, where families or attentions differ in that."""
+
+    @property
+    def flags(self) -> BlockFlags:
+        """Megatron-LM's flags of it, by `megatron_flags.py`: a folder without one has none."""
+        from orchestrator.models.blocks.flags import BlockFlags  # where nothing is migrated, nothing asks
+
+        folder = f"orchestrator.models.blocks.{self.name}"
+        has_some = importlib.util.find_spec(f"{folder}.megatron_flags") is not None
+        return cast("BlockFlags", self.part("megatron_flags").FLAGS) if has_some else BlockFlags()
 
     @cached_property
     def rules(self) -> RulesPart:
@@ -80,6 +96,10 @@ class Block:
     @cached_property
     def memory(self) -> MemoryPart:
         return cast("MemoryPart", self.part("memory"))
+
+    @cached_property
+    def weights(self) -> WeightsPart:
+        return cast("WeightsPart", self.part("weights"))
 
     def moved(self, model: Any, work: CoreWork) -> ForwardBackward:
         """Elements that kernels read and write beside its matrices, its scores and its activation."""
@@ -130,6 +150,7 @@ class Block:
 class FeedForwardBlock(Block):
     """What computes on each token by itself."""
 
+    prefix = "mlp."
     recomputed_as: Literal["mlp", "moe"] | None = "mlp"
     has_activation = True
 
@@ -166,6 +187,8 @@ class RoutedBlock(FeedForwardBlock):
 class StateSpaceBlock(Block):
     """What passes a state from token to token."""
 
+    prefix = "mixer."
+
     @cached_property
     def matrices(self) -> StateSpaceMatrices:
         return cast("StateSpaceMatrices", self.part("matrices"))
@@ -191,6 +214,7 @@ class PredictionBlock(Block):
 class TokenMixer(Block):
     """What is in the place of self-attention in a transformer's layer."""
 
+    prefix = "self_attention."
     counts_mlp = True
 
     @cached_property
@@ -210,8 +234,8 @@ class TokenMixer(Block):
         return self.time.more_launches(model)
 
     @cached_property
-    def weights(self) -> WeightsPart:
-        return cast("WeightsPart", self.part("weights"))
+    def weights(self) -> AttentionWeights:
+        return cast("AttentionWeights", self.part("weights"))
 
     @cached_property
     def layers(self) -> LayersPart:
@@ -241,25 +265,27 @@ class AttentionBlock(TokenMixer):
         is_used: Callable[[Any], bool],
         field: str = "num_attention_heads",
         families: tuple[ModelFamily, ...] | None = None,
-        features: frozenset[Feature] | None = None,
+        features: frozenset[str] | None = None,
         declares: str = "",
+        offers: tuple[BlockFeature, ...] = (),
     ) -> None:
-        super().__init__(name, declares=declares)
+        super().__init__(name, declares=declares, offers=offers)
         self.is_used = is_used
         """Whether a model's layers have it, by the model's fields."""
         self.field = field
         """That of these by which a person asks for it."""
         self.families = families
         """Which have it; None for all."""
-        self._features = features
+        self.features = features
+        """Those of its family, and of blocks, that were tried with it; None for all."""
 
     def goes_with(self, family: ModelFamily) -> bool:
         """Whether models of a family may have it."""
         return self.families is None or family in self.families
 
-    def supports(self, feature: Feature) -> bool:
-        """Whether models with it may be combined with a feature that their family supports."""
-        return self._features is None or feature in self._features
+    def supports(self, feature: str) -> bool:
+        """Whether models with it may be combined with a feature that their family supports, or that a block offers."""
+        return self.features is None or feature in self.features
 
     @cached_property
     def matrices(self) -> AttentionMatrices:
@@ -298,7 +324,14 @@ class MissingBlockError(UserError, Unavailable):
 
 
 GROUPED_QUERY: Final = AttentionBlock(
-    "grouped_query_attention", is_used=lambda model: True, declares="GroupedQueryAttentionSpec"
+    "grouped_query_attention",
+    is_used=lambda model: True,
+    declares="GroupedQueryAttentionSpec",
+    offers=(
+        BlockFeature("attention_sinks", Asked("softmax_type", lambda model: bool(model.has_sinks))),
+        BlockFeature("output_gate", Asked("attention_output_gate", lambda model: bool(model.attention_output_gate))),
+        BlockFeature("positions_by_layer", Asked("no_rope_freq", lambda model: bool(model.rotates_by_layer))),
+    ),
 )
 LATENT: Final = AttentionBlock(
     "latent_attention",
@@ -310,13 +343,33 @@ LATENT: Final = AttentionBlock(
 )
 ATTENTIONS: Final = (LATENT, GROUPED_QUERY)
 """The first that a model has is its attention."""
-GATED_DELTA_NET: Final = LinearAttentionBlock("gated_delta_net", declares="GatedDeltaNetSpec")
+GATED_DELTA_NET: Final = LinearAttentionBlock(
+    "gated_delta_net", declares="GatedDeltaNetSpec", offers=(BlockFeature("linear_attention"),)
+)
 """In place of a model's attention in some layers."""
 MLP: Final = FeedForwardBlock("mlp", declares="MlpSpec")
-EXPERTS: Final = RoutedBlock("experts", declares="ExpertsSpec")
+EXPERTS: Final = RoutedBlock(
+    "experts",
+    declares="ExpertsSpec",
+    offers=(BlockFeature("experts", Asked("num_experts", lambda model: bool(model.has_experts))),),
+)
 STATE_SPACE: Final = StateSpaceBlock("state_space", declares="StateSpaceSpec")
-MULTI_TOKEN_PREDICTION: Final = PredictionBlock("multi_token_prediction", declares="MultiTokenPredictionSpec")
-RESIDUAL_STREAM: Final = Block("residual_stream", declares="ResidualStreamSpec")
+MULTI_TOKEN_PREDICTION: Final = PredictionBlock(
+    "multi_token_prediction",
+    declares="MultiTokenPredictionSpec",
+    offers=(
+        BlockFeature("multi_token_prediction", Asked("mtp_num_layers", lambda model: bool(model.predicts_further))),
+    ),
+)
+RESIDUAL_STREAM: Final = Block(
+    "residual_stream",
+    declares="ResidualStreamSpec",
+    offers=(
+        BlockFeature("multipliers"),
+        BlockFeature("output_norms", Asked("transformer_block_type", lambda model: bool(model.normalizes_outputs))),
+        BlockFeature("parallel_residual", Asked("parallel_residual", lambda m: m.parallel_residual is not None)),
+    ),
+)
 """No branch, and in no layer's list: what is around each of them."""
 BLOCKS: Final[tuple[Block, ...]] = (
     *ATTENTIONS,
@@ -327,6 +380,13 @@ BLOCKS: Final[tuple[Block, ...]] = (
     MULTI_TOKEN_PREDICTION,
     RESIDUAL_STREAM,
 )
+FEATURES: Final[Mapping[str, BlockFeature]] = {each.name: each for block in BLOCKS for each in block.offers}
+"""What blocks offer, by name."""
+
+
+def block_flags() -> tuple[BlockFlags, ...]:
+    """Megatron-LM's flags of each block, in the order of their names."""
+    return tuple(block.flags for block in sorted(BLOCKS, key=lambda block: block.name))
 
 
 class _BlockFields:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from orchestrator.models.blocks.base import Matrix
 
@@ -12,8 +12,6 @@ if TYPE_CHECKING:
     from orchestrator.models.blocks.model_fields import Fields
 
 Shapes = dict[str, tuple[int, ...]]
-LayerKind = Literal["dense", "routed", "state space", "attention", "MLP"]
-"""A layer with an MLP or with experts behind its attention; of a hybrid, its only block."""
 
 
 def linears(matrices: Iterable[Matrix]) -> Shapes:
@@ -48,12 +46,10 @@ class Rule:
     """Only where it is not."""
     of_experts: bool = False
     """Keys of experts hold those of all, along their second dimension."""
-    packed: bool = False
+    stacked: bool = False
     """Of experts: theirs are of all experts too, along their first dimension."""
-    only_in: LayerKind | None = None
-    """Only in layers of this kind."""
-    mixer: str | None = None
-    """Only in layers that attend with this block of `models.blocks`."""
+    only_in: str | None = None
+    """Only in layers that have this block of `models.blocks`."""
     stays_fp32: bool = False
     """Is written in fp32 whatever format the others have."""
     parts: tuple[str, ...] = ()

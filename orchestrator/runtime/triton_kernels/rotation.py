@@ -12,46 +12,46 @@ _ROWS, _WARPS = 16, 4
 """Heads that a program rotates at a time, and by how many warps."""
 
 
-def rotate(packed: torch.Tensor, frequencies: torch.Tensor, *, back: bool = False) -> None:
+def rotate(joined: torch.Tensor, frequencies: torch.Tensor, *, back: bool = False) -> None:
     """Rotate queries and keys where they are; `back`: by the same angles, the other way.
 
-    packed: [s, b, groups, heads per group + 2, d], contiguous; frequencies: [s, 1, 1, r], in radians, r <= d.
+    joined: [s, b, groups, heads per group + 2, d], contiguous; frequencies: [s, 1, 1, r], in radians, r <= d.
     """
-    _launch(packed, packed, packed, packed, frequencies, unpacks=False, packs=False, back=back)
+    _launch(joined, joined, joined, joined, frequencies, splits=False, joins=False, back=back)
 
 
-def unpack(packed: torch.Tensor, frequencies: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def split(joined: torch.Tensor, frequencies: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Queries [s, b, heads, d] and keys [s, b, groups, d], rotated, and values, from what `rotate` takes."""
-    s, b, groups, members, d = packed.shape
-    query = packed.new_empty(s, b, groups * (members - 2), d)
-    key, value = packed.new_empty(s, b, groups, d), packed.new_empty(s, b, groups, d)
-    _launch(packed, query, key, value, frequencies, unpacks=True, packs=False, back=False)
+    s, b, groups, members, d = joined.shape
+    query = joined.new_empty(s, b, groups * (members - 2), d)
+    key, value = joined.new_empty(s, b, groups, d), joined.new_empty(s, b, groups, d)
+    _launch(joined, query, key, value, frequencies, splits=True, joins=False, back=False)
     return query, key, value
 
 
-def pack(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, frequencies: torch.Tensor) -> torch.Tensor:
-    """Gradients of what `unpack` returns, all contiguous, rotated back into one of its input."""
+def join(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, frequencies: torch.Tensor) -> torch.Tensor:
+    """Gradients of what `split` returns, all contiguous, rotated back into one of its input."""
     s, b, heads, d = query.shape
-    packed = query.new_empty(s, b, key.size(2), heads // key.size(2) + 2, d)
-    _launch(packed, query, key, value, frequencies, unpacks=False, packs=True, back=True)
-    return packed
+    joined = query.new_empty(s, b, key.size(2), heads // key.size(2) + 2, d)
+    _launch(joined, query, key, value, frequencies, splits=False, joins=True, back=True)
+    return joined
 
 
 def _launch(
-    packed: torch.Tensor,
+    joined: torch.Tensor,
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,
     frequencies: torch.Tensor,
     *,
-    unpacks: bool,
-    packs: bool,
+    splits: bool,
+    joins: bool,
     back: bool,
 ) -> None:
-    s, b, groups, members, d = packed.shape
+    s, b, groups, members, d = joined.shape
     half = frequencies.size(-1) // 2
     _rotate[(s,)](
-        packed,
+        joined,
         query,
         key,
         value,
@@ -66,8 +66,8 @@ def _launch(
         rest_block=_power_of_two(max(d - 2 * half, 1)),
         d_block=_power_of_two(d),
         rows=min(_ROWS, _power_of_two(groups * (members - 2))),
-        unpacks=unpacks,
-        packs=packs,
+        splits=splits,
+        joins=joins,
         back=back,
         num_warps=_WARPS,
     )
@@ -80,7 +80,7 @@ def _power_of_two(count: int) -> int:
 
 @triton.jit
 def _rotate(
-    packed,
+    joined,
     query,
     key,
     value,
@@ -95,8 +95,8 @@ def _rotate(
     rest_block: tl.constexpr,
     d_block: tl.constexpr,
     rows: tl.constexpr,
-    unpacks: tl.constexpr,
-    packs: tl.constexpr,
+    splits: tl.constexpr,
+    joins: tl.constexpr,
     back: tl.constexpr,
 ):
     position = tl.program_id(0)
@@ -110,26 +110,26 @@ def _rotate(
         sin = -sin
     for sequence in range(0, batch):
         token = position.to(tl.int64) * batch + sequence
-        qkv = packed + token * (groups * members * d)
+        qkv = joined + token * (groups * members * d)
         queries, keys = query + token * (heads * d), key + token * (groups * d)
         for first in tl.static_range(0, heads, rows):
             head = first + tl.arange(0, rows)
             where = ((head // per_group) * members + head % per_group) * d
             _rotate_rows(
-                qkv, where, queries, head * d, head < heads, cos, sin, d, half, half_block, rest_block, unpacks, packs
+                qkv, where, queries, head * d, head < heads, cos, sin, d, half, half_block, rest_block, splits, joins
             )
         for first in tl.static_range(0, groups, rows):
             group = first + tl.arange(0, rows)
             where = (group * members + per_group) * d
             _rotate_rows(
-                qkv, where, keys, group * d, group < groups, cos, sin, d, half, half_block, rest_block, unpacks, packs
+                qkv, where, keys, group * d, group < groups, cos, sin, d, half, half_block, rest_block, splits, joins
             )
-            if unpacks or packs:
+            if splits or joins:
                 every = tl.arange(0, d_block)
                 here = (group < groups)[:, None] & (every < d)[None, :]
                 there = qkv + (where + d)[:, None] + every[None, :]
                 apart = value + token * (groups * d) + (group * d)[:, None] + every[None, :]
-                if unpacks:
+                if splits:
                     tl.store(apart, tl.load(there, mask=here), mask=here)
                 else:
                     tl.store(there, tl.load(apart, mask=here), mask=here)
@@ -137,7 +137,7 @@ def _rotate(
 
 @triton.jit
 def _rotate_rows(
-    in_packed,
+    in_joined,
     where,
     apart,
     row,
@@ -148,22 +148,22 @@ def _rotate_rows(
     half: tl.constexpr,
     half_block: tl.constexpr,
     rest_block: tl.constexpr,
-    unpacks: tl.constexpr,
-    packs: tl.constexpr,
+    splits: tl.constexpr,
+    joins: tl.constexpr,
 ):
     """Channels [0, half) and [half, 2 · half) of some heads are the pairs; the rest goes along."""
     channels = tl.arange(0, half_block)
     pairs = is_row[:, None] & (channels < half)[None, :]
-    there, here = in_packed + where[:, None] + channels[None, :], apart + row[:, None] + channels[None, :]
-    source = here if packs else there
-    target = here if unpacks else there
+    there, here = in_joined + where[:, None] + channels[None, :], apart + row[:, None] + channels[None, :]
+    source = here if joins else there
+    target = here if splits else there
     x, y = tl.load(source, mask=pairs).to(tl.float32), tl.load(source + half, mask=pairs).to(tl.float32)
     tl.store(target, (x * cos - y * sin).to(target.dtype.element_ty), mask=pairs)
     tl.store(target + half, (y * cos + x * sin).to(target.dtype.element_ty), mask=pairs)
-    if d > 2 * half and (unpacks or packs):
+    if d > 2 * half and (splits or joins):
         rest = 2 * half + tl.arange(0, rest_block)
         pairs = is_row[:, None] & (rest < d)[None, :]
-        there, here = in_packed + where[:, None] + rest[None, :], apart + row[:, None] + rest[None, :]
-        source = here if packs else there
-        target = here if unpacks else there
+        there, here = in_joined + where[:, None] + rest[None, :], apart + row[:, None] + rest[None, :]
+        source = here if joins else there
+        target = here if splits else there
         tl.store(target, tl.load(source, mask=pairs), mask=pairs)

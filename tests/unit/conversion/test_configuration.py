@@ -23,6 +23,7 @@ from orchestrator.conversion.hugging_face.families.registry import (
 from orchestrator.conversion.shapes import shape_of
 from orchestrator.conversion.weight_mapping import Family
 from orchestrator.errors import UserError
+from orchestrator.models.blocks.registry import BLOCKS, EXPERTS, MLP
 from orchestrator.planning.parameters import parameters
 from orchestrator.spec.loading import load_text
 
@@ -61,6 +62,11 @@ def job_of(model: dict[str, Any]) -> Any:
         **{"batch": {"global_batch_size": 8}, "schedule": {"train_iters": 1}},
     }
     return load_text(yaml.safe_dump(document)).job
+
+
+def test_weights_of_some_layers_name_their_block() -> None:
+    named = {rule.only_in for family in FAMILIES for rule in (*family.rules, *family.further)} - {None}
+    assert {MLP.name, EXPERTS.name} < named <= {block.name for block in BLOCKS}
 
 
 @pytest.mark.parametrize(("preset", "family"), PRESETS.items())

@@ -4,17 +4,31 @@ from __future__ import annotations
 
 import inspect
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
 from orchestrator.models import blocks
-from orchestrator.models.blocks.registry import BLOCKS, Block
+from orchestrator.models.blocks.flags import BlockFlags
+from orchestrator.models.blocks.registry import ATTENTIONS, BLOCKS, FEATURES, MLP, Block, block_flags
+from orchestrator.models.registry import Feature
 from orchestrator.spec.rules import RULES
+from orchestrator.spec.schema.shape import leaf_paths
 
 
 def test_every_folder_is_registered() -> None:
     folders = {path.parent.name for path in Path(blocks.__path__[0]).glob("*/__init__.py")}
     assert folders == {block.name for block in BLOCKS}
+
+
+def test_attentions_list_features_that_there_are() -> None:
+    offered = [each.name for block in BLOCKS for each in block.offers]
+    assert list(FEATURES) == offered, "each is there once"
+    assert not FEATURES.keys() & set(get_args(Feature))
+    known = FEATURES.keys() | set(get_args(Feature))
+    assert any(block.features for block in ATTENTIONS)
+    for block in ATTENTIONS:
+        assert (block.features or frozenset()) <= known
 
 
 @pytest.mark.parametrize("block", BLOCKS, ids=lambda block: block.name)
@@ -26,3 +40,19 @@ def test_the_rules_of_a_block_are_run(block: Block) -> None:
     assert own
     assert own <= set(listed) <= set(RULES)
     assert set(block.rules.TENSOR_PARALLEL) <= set(listed)
+
+
+def test_each_flag_is_of_one_block() -> None:
+    known = set(leaf_paths())
+    flags = [flag for block in block_flags() for each in block.translated for flag in each.flags]
+    flags += [
+        name.rstrip("=*") for block in block_flags() for each in block.without_field for name in each.names.split()
+    ]
+    assert len(flags) == len(set(flags)) > 0
+    for block in block_flags():
+        opened = [each.path for each in block.without_field if each.path is not None]
+        assert {*opened, *(path for each in block.translated for path in each.paths)} <= known
+
+
+def test_a_block_whose_folder_says_nothing_of_flags_has_none() -> None:
+    assert MLP.flags == BlockFlags()

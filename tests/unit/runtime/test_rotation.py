@@ -33,25 +33,25 @@ class Operations:
     def __init__(self) -> None:
         self.called: list[str] = []
 
-    def rotate(self, packed: torch.Tensor, frequencies: torch.Tensor, *, back: bool = False) -> None:
-        assert packed.is_contiguous()
+    def rotate(self, joined: torch.Tensor, frequencies: torch.Tensor, *, back: bool = False) -> None:
+        assert joined.is_contiguous()
         self.called.append("back" if back else "rotate")
-        query, key, _ = rotated_by_operations(packed.detach().clone(), -frequencies if back else frequencies)
-        packed.detach()[..., :-2, :] = query.view_as(packed[..., :-2, :])
-        packed.detach()[..., -2, :] = key
+        query, key, _ = rotated_by_operations(joined.detach().clone(), -frequencies if back else frequencies)
+        joined.detach()[..., :-2, :] = query.view_as(joined[..., :-2, :])
+        joined.detach()[..., -2, :] = key
 
-    def unpack(self, packed: torch.Tensor, frequencies: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        self.called.append("unpack")
-        return tuple(each.detach().clone() for each in rotated_by_operations(packed, frequencies))
+    def split(self, joined: torch.Tensor, frequencies: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        self.called.append("split")
+        return tuple(each.detach().clone() for each in rotated_by_operations(joined, frequencies))
 
-    def pack(
+    def join(
         self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, frequencies: torch.Tensor
     ) -> torch.Tensor:
         assert all(each.is_contiguous() for each in (query, key, value))
-        self.called.append("pack")
-        packed = torch.cat((query.unflatten(2, (key.size(2), -1)), key.unsqueeze(-2), value.unsqueeze(-2)), -2)
-        back = rotated_by_operations(packed, -frequencies)
-        return torch.cat((back[0].view_as(packed[..., :-2, :]), back[1].unsqueeze(-2), value.unsqueeze(-2)), -2)
+        self.called.append("join")
+        joined = torch.cat((query.unflatten(2, (key.size(2), -1)), key.unsqueeze(-2), value.unsqueeze(-2)), -2)
+        back = rotated_by_operations(joined, -frequencies)
+        return torch.cat((back[0].view_as(joined[..., :-2, :]), back[1].unsqueeze(-2), value.unsqueeze(-2)), -2)
 
 
 @pytest.fixture
@@ -69,9 +69,9 @@ def projection(members: int = 3) -> torch.Tensor:
     ("members", "apart", "joined", "called"),
     [
         (3, False, True, ["rotate", "back"]),
-        (3, False, False, ["rotate", "pack"]),
-        (3, True, False, ["unpack", "pack"]),
-        (6, True, False, ["unpack", "pack"]),
+        (3, False, False, ["rotate", "join"]),
+        (3, True, False, ["split", "join"]),
+        (6, True, False, ["split", "join"]),
     ],
 )
 def test_values_and_gradients(
@@ -106,12 +106,12 @@ def test_in_place_nothing_is_copied_and_autograd_knows(operations: Operations) -
 
 
 def test_what_are_not_thirds_of_one_tensor() -> None:
-    packed = projection()
-    query, key, value = packed.unbind(-2)
+    joined = projection()
+    query, key, value = joined.unbind(-2)
     found = thirds_of_one(query, key, value)
     assert found is not None
-    assert found.data_ptr() == packed.data_ptr()
-    assert torch.equal(found, packed)
+    assert found.data_ptr() == joined.data_ptr()
+    assert torch.equal(found, joined)
     assert thirds_of_one(key, query, value) is None
     assert thirds_of_one(query, key, value.clone()) is None
     assert thirds_of_one(*(each.contiguous() for each in (query, key, value))) is None
@@ -128,8 +128,8 @@ class Projecting:
     def get_query_key_value_tensors(
         self: Any, hidden_states: torch.Tensor, key_value_states: None, output_gate: bool, split_qkv: bool
     ) -> Any:
-        packed = hidden_states.view(S, B, GROUPS, -1)
-        return packed.split(D, -1) if split_qkv else (packed, [D, D, D])
+        joined = hidden_states.view(S, B, GROUPS, -1)
+        return joined.split(D, -1) if split_qkv else (joined, [D, D, D])
 
 
 def attention(monkeypatch: pytest.MonkeyPatch, **config: Any) -> Any:
@@ -146,18 +146,18 @@ def attention(monkeypatch: pytest.MonkeyPatch, **config: Any) -> Any:
     ("members", "config", "called"),
     [
         (3, {}, "rotate"),
-        (6, {}, "unpack"),
-        (3, {"context_parallel_size": 2}, "unpack"),
-        (3, {"cpu_offloading": True}, "unpack"),
+        (6, {}, "split"),
+        (3, {"context_parallel_size": 2}, "split"),
+        (3, {"cpu_offloading": True}, "split"),
     ],
 )
 def test_the_layer_rotates_in_place_where_it_can(
     members: int, config: dict[str, Any], called: str, operations: Operations, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     layer = attention(monkeypatch, **config)
-    packed = projection(members)
-    want = rotated_by_operations(packed, FREQUENCIES)
-    found, _ = layer.forward(packed.flatten(2), None, rotary_pos_emb=FREQUENCIES)
+    joined = projection(members)
+    want = rotated_by_operations(joined, FREQUENCIES)
+    found, _ = layer.forward(joined.flatten(2), None, rotary_pos_emb=FREQUENCIES)
     assert not layer.rotates_itself
     assert operations.called == [called]
     for ours, theirs in zip(found, want, strict=True):

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from orchestrator.conversion.weight_mapping import DECODER, Family
+from orchestrator.models.blocks import registry as blocks
 from orchestrator.models.blocks.weights import PublishedAttention, Rule
 
 ATTENTION, MLP = f"{DECODER}self_attention.", f"{DECODER}mlp."
@@ -33,15 +34,15 @@ DENSE = (
     Rule(
         f"{MLP}linear_fc1.layer_norm_weight",
         ("model.layers.{n}.post_attention_layernorm.weight",),
-        only_in="dense",
+        only_in=blocks.MLP.name,
     ),
     Rule(
         f"{MLP}linear_fc1.weight",
         (f"{THEIR_MLP}gate_proj.weight", f"{THEIR_MLP}up_proj.weight"),
         "joined_halves",
-        only_in="dense",
+        only_in=blocks.MLP.name,
     ),
-    Rule(f"{MLP}linear_fc2.weight", (f"{THEIR_MLP}down_proj.weight",), only_in="dense"),
+    Rule(f"{MLP}linear_fc2.weight", (f"{THEIR_MLP}down_proj.weight",), only_in=blocks.MLP.name),
 )
 REST = (
     Rule(f"{ATTENTION}linear_proj.weight", (f"{THEIR_ATTENTION}o_proj.weight",)),

@@ -9,6 +9,8 @@ from orchestrator.errors import Problem
 from orchestrator.fields.paths import CP, DP, EP, GPUS, TP
 from orchestrator.fields.refusals import Refusal, Unavailable, divisors_of, multiples_of, quotient, ratio
 from orchestrator.models.blocks.experts.fields import ExpertsSpec
+from orchestrator.models.blocks.registry import FEATURES
+from orchestrator.models.blocks.rules import by_switch
 
 if TYPE_CHECKING:
     from orchestrator.models.blocks.job_fields import Job
@@ -26,17 +28,13 @@ PROBS_ON_INPUT = "model.moe_apply_probs_on_input"
 GROUPS, GROUP_TOPK = "model.moe_router_num_groups", "model.moe_router_group_topk"
 GROUP_SCORE = "model.moe_router_group_score_topk"
 BIAS, GROUPED = "model.add_bias_linear", "model.moe_grouped_gemm"
-_FIELDS = tuple(name for name in ExpertsSpec.model_fields if name != "num_experts")
 
 
 def experts_are_there(job: Job[ExpertFields]) -> Iterator[Problem]:
     """What is said of experts is said of a model that has some."""
     if job.model.has_experts:
         return
-    for name in _FIELDS:
-        if getattr(job.model, name) != ExpertsSpec.model_fields[name].default:
-            message = "is for a model with experts, but num_experts is not set"
-            yield Problem(message, (f"model.{name}", EXPERTS), "write num_experts, or leave it out")
+    yield from by_switch(job, ExpertsSpec, "num_experts", "a model with experts")
     for path, size in ((EP, job.parallelism.expert_model_parallel_size), (ETP, _written_tensor_parallel(job))):
         if size > 1:
             name = path.rpartition(".")[2]
@@ -49,7 +47,7 @@ def _written_tensor_parallel(job: Job[ExpertFields]) -> int:
 
 def decoder_experts(job: Job[ExpertFields]) -> Iterator[Problem]:
     """Only the decoder has layers with experts."""
-    if job.model.has_experts and "experts" not in job.model.family.supports:
+    if job.model.has_experts and job.model.family not in FEATURES["experts"].families:
         message = f"experts are for architecture: gpt, but this is {job.model.family.name}"
         yield Problem(message, (EXPERTS, "model.architecture"), "leave num_experts out")
 

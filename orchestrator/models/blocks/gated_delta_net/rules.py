@@ -9,7 +9,8 @@ from orchestrator.errors import Problem
 from orchestrator.fields.paths import CP
 from orchestrator.fields.refusals import Refusal, divisors_of, multiples_of, quotient
 from orchestrator.models.blocks.gated_delta_net.fields import GatedDeltaNetSpec
-from orchestrator.models.blocks.rules import by_tensor_parallel
+from orchestrator.models.blocks.registry import FEATURES
+from orchestrator.models.blocks.rules import by_switch, by_tensor_parallel
 
 if TYPE_CHECKING:
     from orchestrator.models.blocks.gated_delta_net.model_fields import DeltaFields
@@ -18,17 +19,11 @@ if TYPE_CHECKING:
 
 FREQ, LAYERS = "model.linear_attention_freq", "model.num_layers"
 KEYS, VALUES = "model.linear_num_key_heads", "model.linear_num_value_heads"
-_FIELDS = tuple(name for name in GatedDeltaNetSpec.model_fields if name != "linear_attention_freq")
 
 
 def linear_attention_is_there(job: Job[DeltaFields]) -> Iterator[Problem]:
     """What is said of linear attention is said of a model that has some."""
-    if job.model.has_linear_attention:
-        return
-    for name in _FIELDS:
-        if getattr(job.model, name) != GatedDeltaNetSpec.model_fields[name].default:
-            message = "is for linear attention, but linear_attention_freq is not set"
-            yield Problem(message, (f"model.{name}", FREQ), "write linear_attention_freq, or leave it out")
+    yield from by_switch(job, GatedDeltaNetSpec, "linear_attention_freq", "linear attention")
 
 
 def layers_with_linear_attention(job: Job[DeltaFields]) -> Iterator[Problem]:
@@ -68,7 +63,10 @@ def untried_with_linear_attention(job: Job[DeltaFields]) -> Iterator[Problem]:
     if not model.has_linear_attention:
         return
     others = {
-        "model.architecture": ("linear_attention" not in model.family.supports, "it is for architecture: gpt"),
+        "model.architecture": (
+            model.family not in FEATURES["linear_attention"].families,
+            "it is for architecture: gpt",
+        ),
         "model.kv_lora_rank": (model.has_latent_attention, "its other layers have grouped-query attention"),
         "model.attention_plugin": (model.attention_plugin is not None, "its other layers have grouped-query attention"),
         "model.transformer_block_type": (not model.normalizes_inputs, "its layers have norms before them"),

@@ -178,9 +178,7 @@ def positions_by_layer(job: Job[GroupedQueryFields]) -> Iterator[Problem]:
         return
     written = [path for path in (LOCAL_BASE, NO_ROPE) if getattr(model, path.removeprefix("model.")) is not None]
     for path in written:
-        if "positions_by_layer" not in model.family.supports:
-            message = f"is for architecture: gpt, but architecture is {model.family.name}"
-            yield Problem(message, (path, "model.architecture"), "leave it out")
+        yield from by_family(job, "positions_by_layer", path)
         if model.position_embedding_type != "rope":
             message = f"is for rotary positions, but position_embedding_type is {model.position_embedding_type}"
             yield Problem(message, (path, POSITIONS), "leave it out")

@@ -9,6 +9,7 @@ from orchestrator.errors import Problem
 from orchestrator.fields.refusals import Refusal, multiples_of
 from orchestrator.models.blocks.grouped_query_attention.fields import GroupedQueryAttentionSpec
 from orchestrator.models.blocks.latent_attention.fields import LatentAttentionSpec
+from orchestrator.models.blocks.rules import by_switch
 
 if TYPE_CHECKING:
     from orchestrator.models.blocks.job_fields import Job
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
 
 KV_RANK, ROTATED = "model.kv_lora_rank", "model.qk_pos_emb_head_dim"
 POSITIONS = "model.position_embedding_type"
-_FIELDS = tuple(name for name in LatentAttentionSpec.model_fields if name != "kv_lora_rank")
 _NOT_ITS_OWN = {
     "num_query_groups": "each head has keys and values of its own",
     "kv_channels": "heads are qk_head_dim + qk_pos_emb_head_dim and v_head_dim wide",
@@ -36,12 +36,7 @@ _NOT_ITS_OWN = {
 
 def latents_are_there(job: Job[LatentFields]) -> Iterator[Problem]:
     """What is said of latents is said of a model that has some."""
-    if job.model.has_latent_attention:
-        return
-    for name in _FIELDS:
-        if getattr(job.model, name) != LatentAttentionSpec.model_fields[name].default:
-            message = "is for latent attention, but kv_lora_rank is not set"
-            yield Problem(message, (f"model.{name}", KV_RANK), "write kv_lora_rank, or leave it out")
+    yield from by_switch(job, LatentAttentionSpec, "kv_lora_rank", "latent attention")
 
 
 def fields_of_other_attention(job: Job[LatentFields]) -> Iterator[Problem]:

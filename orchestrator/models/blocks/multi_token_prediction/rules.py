@@ -7,22 +7,20 @@ from typing import TYPE_CHECKING
 
 from orchestrator.errors import Problem
 from orchestrator.models.blocks.multi_token_prediction.fields import MultiTokenPredictionSpec
+from orchestrator.models.blocks.rules import by_family, by_switch
 
 if TYPE_CHECKING:
     from orchestrator.models.blocks.job_fields import Job
     from orchestrator.models.blocks.multi_token_prediction.model_fields import PredictionFields
     from orchestrator.models.blocks.protocols import Rule, RulesByTopic
 
-LAYERS, WEIGHT = "model.mtp_num_layers", "model.mtp_loss_scaling_factor"
+LAYERS = "model.mtp_num_layers"
 _POSITIONS = ("rope", "none")
 
 
 def prediction_layers_are_there(job: Job[PredictionFields]) -> Iterator[Problem]:
     """What is said of these layers is said of a model that has some."""
-    model = job.model
-    default = MultiTokenPredictionSpec.model_fields["mtp_loss_scaling_factor"].default
-    if not model.predicts_further and model.mtp_loss_scaling_factor != default:
-        yield Problem("is for multi-token prediction, but mtp_num_layers is 0", (WEIGHT, LAYERS), "leave it out")
+    yield from by_switch(job, MultiTokenPredictionSpec, "mtp_num_layers", "multi-token prediction")
 
 
 def predicting_families(job: Job[PredictionFields]) -> Iterator[Problem]:
@@ -30,11 +28,9 @@ def predicting_families(job: Job[PredictionFields]) -> Iterator[Problem]:
     model = job.model
     if not model.predicts_further:
         return
-    if "multi_token_prediction" not in model.family.supports:
-        message = f"is for architecture: gpt, but architecture is {model.family.name}"
-        yield Problem(message, (LAYERS, "model.architecture"), "leave it out")
-        return
-    if model.position_embedding_type not in _POSITIONS:
+    refused = list(by_family(job, "multi_token_prediction", LAYERS))
+    yield from refused
+    if not refused and model.position_embedding_type not in _POSITIONS:
         message = f"goes with positions that are rope or none, but they are {model.position_embedding_type}"
         yield Problem(message, (LAYERS, "model.position_embedding_type"), "write rope")
 

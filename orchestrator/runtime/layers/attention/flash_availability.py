@@ -80,13 +80,13 @@ def failure(job: JobSpec, device: Device) -> str | None:
     shape = (min(model.seq_length, _TRIED_TOKENS), 1, 1, per_group + 2, model.head_dim)
     dtype = torch.bfloat16 if job.precision.dtype == "bf16" else torch.float16
     try:
-        packed = torch.zeros(shape, dtype=dtype, device=device.torch_device, requires_grad=True)
-        parts = [packed[..., :per_group, :], packed[..., per_group : per_group + 1, :], packed[..., per_group + 1 :, :]]
+        joined = torch.zeros(shape, dtype=dtype, device=device.torch_device, requires_grad=True)
+        parts = [joined[..., :per_group, :], joined[..., per_group : per_group + 1, :], joined[..., per_group + 1 :, :]]
         query, key, value = (part.flatten(2, 3) for part in parts)
-        if per_group > 1:  # as they are unpacked for it
+        if per_group > 1:  # as they are split for it
             query, key, value = query.contiguous(), key.contiguous(), value.contiguous()
         out = attend(query, key, value, 1.0)
-        [gradient] = torch.autograd.grad(out, [packed], torch.zeros_like(out))
+        [gradient] = torch.autograd.grad(out, [joined], torch.zeros_like(out))
         gradient.sum().item()  # waits for it
     except Exception as error:  # whatever its compiler raises; the layers' own attention is there
         if isinstance(error, torch.OutOfMemoryError) or "CUDA error" in str(error):

@@ -86,39 +86,39 @@ class RotatedAttention(SelfAttention):
             return super().get_query_key_value_tensors(hidden_states, *arguments, **options)
         options["split_qkv"] = False
         projected, _ = super().get_query_key_value_tensors(hidden_states, *arguments, **options)
-        packed = projected.unflatten(-1, (-1, self.hidden_size_per_attention_head))
-        return rotated(packed, self._frequencies, apart=self._needs_own_tensors(packed))
+        joined = projected.unflatten(-1, (-1, self.hidden_size_per_attention_head))
+        return rotated(joined, self._frequencies, apart=self._needs_own_tensors(joined))
 
-    def _needs_own_tensors(self, packed: torch.Tensor) -> bool:
+    def _needs_own_tensors(self, joined: torch.Tensor) -> bool:
         """What is offloaded, or sent around a ring, goes by itself; grouped queries lie unevenly in the projection."""
-        return packed.size(-2) > 3 or self.config.context_parallel_size > 1 or self.config.cpu_offloading
+        return joined.size(-2) > 3 or self.config.context_parallel_size > 1 or self.config.cpu_offloading
 
 
 def rotated(
-    packed: torch.Tensor, frequencies: torch.Tensor, *, apart: bool
+    joined: torch.Tensor, frequencies: torch.Tensor, *, apart: bool
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Queries [s, b, heads, d], keys and values [s, b, groups, d] of a projection's output [s, b, groups, heads per
     group + 2, d], rotated by `frequencies` [s, 1, 1, r], in radians: thirds of that output, which is gone, or, `apart`,
     tensors of their own.
     """
     apply: Any = _Rotation.apply
-    query, key, value = apply(packed, frequencies, apart)
+    query, key, value = apply(joined, frequencies, apart)
     return query, key, value
 
 
 class _Rotation(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, packed: torch.Tensor, frequencies: torch.Tensor, apart: bool
+        ctx: Any, joined: torch.Tensor, frequencies: torch.Tensor, apart: bool
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         ctx.save_for_backward(frequencies)
         if apart:
-            query, key, value = _kernels().unpack(packed, frequencies)
+            query, key, value = _kernels().split(joined, frequencies)
             return query, key, value
-        _kernels().rotate(packed, frequencies)
+        _kernels().rotate(joined, frequencies)
         # Another use of the projection's output would now compute with what is rotated: autograd is told.
-        torch.autograd.graph.increment_version(packed)
-        query, key, value = packed.detach().unbind(-2)
+        torch.autograd.graph.increment_version(joined)
+        query, key, value = joined.detach().unbind(-2)
         return query, key, value
 
     @staticmethod
@@ -127,12 +127,12 @@ class _Rotation(torch.autograd.Function):
         ctx: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor
     ) -> tuple[torch.Tensor, None, None]:
         (frequencies,) = ctx.saved_tensors
-        packed = thirds_of_one(query, key, value)
-        if packed is None:
-            return _kernels().pack(query.contiguous(), key.contiguous(), value.contiguous(), frequencies), None, None
+        joined = thirds_of_one(query, key, value)
+        if joined is None:
+            return _kernels().join(query.contiguous(), key.contiguous(), value.contiguous(), frequencies), None, None
         # The attention made it for this, and nobody else has it.
-        _kernels().rotate(packed, frequencies, back=True)
-        return packed, None, None
+        _kernels().rotate(joined, frequencies, back=True)
+        return joined, None, None
 
 
 def thirds_of_one(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor | None:

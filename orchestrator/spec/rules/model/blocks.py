@@ -7,28 +7,32 @@ from typing import Final
 
 from orchestrator import plugins
 from orchestrator.errors import Problem
+from orchestrator.models.blocks.features import Asked
+from orchestrator.models.blocks.registry import FEATURES
 from orchestrator.models.registry import Feature
 from orchestrator.spec.job_sections import JobSections
 
-_ASKED: Final[Mapping[Feature, tuple[str, Callable[[JobSections], bool]]]] = {
+_OF_FAMILIES: Final[Mapping[Feature, tuple[str, Callable[[JobSections], bool]]]] = {
     "adapters": ("model.lora", lambda job: job.model.has_adapters),
-    "attention_sinks": ("model.softmax_type", lambda job: job.model.has_sinks),
     "context_parallelism": (
         "parallelism.context_parallel_size",
         lambda job: job.parallelism.context_parallel_size > 1,
     ),
     "conversations": ("data.chat", lambda job: job.data.has_conversations),
-    "experts": ("model.num_experts", lambda job: job.model.has_experts),
     "flash_attention": ("runtime.attention_backend", lambda job: job.runtime.attention_backend == "flash"),
     "images": ("model.vision", lambda job: job.model.has_vision),
-    "multi_token_prediction": ("model.mtp_num_layers", lambda job: job.model.predicts_further),
-    "output_gate": ("model.attention_output_gate", lambda job: job.model.attention_output_gate),
-    "output_norms": ("model.transformer_block_type", lambda job: job.model.normalizes_outputs),
-    "parallel_residual": ("model.parallel_residual", lambda job: job.model.parallel_residual is not None),
-    "positions_by_layer": ("model.no_rope_freq", lambda job: job.model.rotates_by_layer),
     "tensor_overlap": ("parallelism.tp_comm_overlap", lambda job: job.parallelism.tp_comm_overlap is True),
 }
-"""Features that a job may ask for: in which field, and whether it does."""
+"""Features of families that a job may ask for: in which field, and whether it does."""
+
+
+def _of_block(asked: Asked) -> tuple[str, Callable[[JobSections], bool]]:
+    return f"model.{asked.field}", lambda job: asked.is_used(job.model)
+
+
+_OF_BLOCKS = {name: _of_block(each.asked) for name, each in FEATURES.items() if each.asked is not None}
+_ASKED = sorted((*_OF_FAMILIES.items(), *_OF_BLOCKS.items()), key=lambda each: each[0])
+"""All of them, by name."""
 
 
 def attention(job: JobSections) -> Iterator[Problem]:
@@ -38,7 +42,7 @@ def attention(job: JobSections) -> Iterator[Problem]:
         others = " and ".join(each.name for each in block.families or ())
         message = f"is for architecture {others}, but architecture is {family.name}"
         yield Problem(message, (f"model.{block.field}", "model.architecture"), "leave it out")
-    for feature, (path, is_asked) in _ASKED.items():
+    for feature, (path, is_asked) in _ASKED:
         if not block.supports(feature) and is_asked(job):
             yield Problem(f"does not go with model.{block.field}", (path, f"model.{block.field}"), "leave one out")
 

@@ -8,10 +8,11 @@ from typing import Any, get_args
 from orchestrator.conversion.hugging_face.config_keys import no_network, whole
 from orchestrator.conversion.hugging_face.families.llama import FIXED as OF_LLAMA
 from orchestrator.conversion.weight_mapping import DECODER, Derived, Family, OneOf, Said
+from orchestrator.models.blocks import registry as blocks
 from orchestrator.models.blocks.state_space.matrices import CONVOLUTION, state_space_width
 from orchestrator.models.blocks.state_space.weights import CONVOLVED, PROJECTED
 from orchestrator.models.blocks.weights import Rule
-from orchestrator.models.layers import layer_kinds
+from orchestrator.models.layers import layers
 from orchestrator.spec.model import ModelSpec
 
 THEIR_LAYER = "backbone.layers.{n}."
@@ -20,12 +21,12 @@ _STEPS, _INFINITE = "time_step_limit", {"__float__": "Infinity"}
 
 
 def _of_mixer(name: str, *parts: str) -> Rule:
-    return Rule(f"{_MIXER}{name}", (f"{_THEIR_MIXER}{name}",), only_in="state space", parts=parts)
+    return Rule(f"{_MIXER}{name}", (f"{_THEIR_MIXER}{name}",), only_in=blocks.STATE_SPACE.name, parts=parts)
 
 
 EMBEDDING = Rule("embedding.word_embeddings.weight", ("backbone.embeddings.weight",), "padded_rows")
 STATE_SPACE = (
-    Rule(f"{_MIXER}in_proj.layer_norm_weight", (f"{THEIR_LAYER}norm.weight",), only_in="state space"),
+    Rule(f"{_MIXER}in_proj.layer_norm_weight", (f"{THEIR_LAYER}norm.weight",), only_in=blocks.STATE_SPACE.name),
     _of_mixer("in_proj.weight", *PROJECTED),
     _of_mixer("conv1d.weight", *CONVOLVED),
     _of_mixer("conv1d.bias", *CONVOLVED),
@@ -87,7 +88,7 @@ def _expand(model: ModelSpec) -> dict[str, Any] | None:
 
 
 def _alone(model: ModelSpec) -> dict[str, Any] | None:
-    return {} if set(layer_kinds(model)) == {"state space"} else None
+    return {} if set(layers(model)) == {(blocks.STATE_SPACE,)} else None
 
 
 MAMBA2 = Family(

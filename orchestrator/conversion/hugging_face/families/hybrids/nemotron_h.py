@@ -21,6 +21,7 @@ from orchestrator.conversion.hugging_face.families.hybrids.mamba2 import (
 )
 from orchestrator.conversion.hugging_face.families.llama import ATTENTION, MLP, QKV
 from orchestrator.conversion.weight_mapping import Derived, Said
+from orchestrator.models.blocks import registry as blocks
 from orchestrator.models.blocks.weights import Rule
 from orchestrator.models.layers import MIXERS, layer_pattern
 from orchestrator.spec.model import ModelSpec
@@ -64,12 +65,12 @@ NEMOTRON_H = replace(
     rules=(
         EMBEDDING,
         *STATE_SPACE,
-        Rule(f"{ATTENTION}linear_qkv.layer_norm_weight", _NORM, only_in="attention"),
-        replace(QKV, theirs=tuple(f"{_MIXER}{part}_proj.weight" for part in "qkv"), only_in="attention"),
-        Rule(f"{ATTENTION}linear_proj.weight", (f"{_MIXER}o_proj.weight",), only_in="attention"),
-        Rule(f"{MLP}linear_fc1.layer_norm_weight", _NORM, only_in="MLP"),
-        Rule(f"{MLP}linear_fc1.weight", (f"{_MIXER}up_proj.weight",), only_in="MLP"),
-        Rule(f"{MLP}linear_fc2.weight", (f"{_MIXER}down_proj.weight",), only_in="MLP"),
+        Rule(f"{ATTENTION}linear_qkv.layer_norm_weight", _NORM, only_in=blocks.GROUPED_QUERY.name),
+        replace(QKV, theirs=tuple(f"{_MIXER}{part}_proj.weight" for part in "qkv"), only_in=blocks.GROUPED_QUERY.name),
+        Rule(f"{ATTENTION}linear_proj.weight", (f"{_MIXER}o_proj.weight",), only_in=blocks.GROUPED_QUERY.name),
+        Rule(f"{MLP}linear_fc1.layer_norm_weight", _NORM, only_in=blocks.MLP.name),
+        Rule(f"{MLP}linear_fc1.weight", (f"{_MIXER}up_proj.weight",), only_in=blocks.MLP.name),
+        Rule(f"{MLP}linear_fc2.weight", (f"{_MIXER}down_proj.weight",), only_in=blocks.MLP.name),
         *OUTPUT,
     ),
     sizes={

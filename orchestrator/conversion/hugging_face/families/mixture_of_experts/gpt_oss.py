@@ -1,4 +1,4 @@
-"""gpt-oss: attention with sinks, and experts with biases, of which every rank's are packed in one tensor."""
+"""gpt-oss: attention with sinks, and experts with biases, of which every rank's are stacked in one tensor."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ def _limit(model: ModelSpec) -> dict[str, Any] | None:
     return None if limit is None else {_LIMIT: limit}
 
 
-def _packed(ours: str, theirs: str, transform: str) -> Rule:
-    return Rule(f"{_EXPERT}{ours}", (f"{_EXPERTS}{theirs}",), transform, of_experts=True, packed=True)
+def _stacked(ours: str, theirs: str, transform: str) -> Rule:
+    return Rule(f"{_EXPERT}{ours}", (f"{_EXPERTS}{theirs}",), transform, of_experts=True, stacked=True)
 
 
 GPT_OSS = replace(
@@ -57,10 +57,10 @@ GPT_OSS = replace(
         *with_bias(f"{ATTENTION}linear_proj.", f"{THEIR_ATTENTION}o_proj."),
         Rule(f"{DECODER}pre_mlp_layernorm.weight", ("model.layers.{n}.post_attention_layernorm.weight",)),
         *with_bias(f"{MLP}router.", f"{_MLP}router."),
-        _packed("linear_fc1.weight", "gate_up_proj", "interleaved_halves"),
-        _packed("linear_fc1.bias", "gate_up_proj_bias", "interleaved_halves"),
-        _packed("linear_fc2.weight", "down_proj", "transposed"),
-        _packed("linear_fc2.bias", "down_proj_bias", "same"),
+        _stacked("linear_fc1.weight", "gate_up_proj", "interleaved_halves"),
+        _stacked("linear_fc1.bias", "gate_up_proj_bias", "interleaved_halves"),
+        _stacked("linear_fc2.weight", "down_proj", "transposed"),
+        _stacked("linear_fc2.bias", "down_proj_bias", "same"),
         *(rule for rule in REST if not rule.ours.startswith(DECODER)),
     ),
     sizes={

@@ -22,12 +22,12 @@ _PACKED = {
 }
 
 
-def _packed(rule: Rule) -> Rule:
+def _stacked(rule: Rule) -> Rule:
     name = _PACKED.get(rule.ours)
     if name is None:
         return rule
     found = replace(rule, theirs=(f"{_LAYER}block_sparse_moe.{name}",), transform="same")
-    return replace(found, packed=rule.of_experts)
+    return replace(found, stacked=rule.of_experts)
 
 
 def _width(said: Said, fields: dict[str, Any]) -> dict[str, Any]:
@@ -46,7 +46,7 @@ GRANITE_MOE = replace(
     name="Granite with experts",
     model_type="granitemoe",
     architecture="GraniteMoeForCausalLM",
-    rules=(*FIRST, QKV, *map(_packed, _EXPERTS)),
+    rules=(*FIRST, QKV, *map(_stacked, _EXPERTS)),
     sizes={
         **GRANITE.sizes,
         "num_experts": "num_local_experts",

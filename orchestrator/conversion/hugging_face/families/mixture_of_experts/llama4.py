@@ -25,6 +25,7 @@ from orchestrator.conversion.hugging_face.families.mixture_of_experts.mixtral im
 from orchestrator.conversion.hugging_face.layer_types import GLOBAL, TYPES
 from orchestrator.conversion.hugging_face.routing import STEPPED_LAYERS
 from orchestrator.conversion.weight_mapping import DECODER, Derived, Said
+from orchestrator.models.blocks.registry import EXPERTS
 from orchestrator.models.blocks.weights import Rule
 from orchestrator.spec.model import ModelSpec
 
@@ -114,7 +115,7 @@ LLAMA4 = replace(
             for rule in DENSE
         ),
         *(
-            replace(rule, only_in="routed")
+            replace(rule, only_in=EXPERTS.name)
             for rule in (
                 Rule(f"{DECODER}pre_mlp_layernorm.weight", ("model.layers.{n}.post_attention_layernorm.weight",)),
                 Rule(f"{MLP}router.weight", (f"{_FEED_FORWARD}router.weight",)),
@@ -124,7 +125,7 @@ LLAMA4 = replace(
                         (f"{_FEED_FORWARD}experts.{theirs}",),
                         "transposed",
                         of_experts=True,
-                        packed=True,
+                        stacked=True,
                     )
                     for ours, theirs in (("linear_fc1", "gate_up_proj"), ("linear_fc2", "down_proj"))
                 ),

@@ -17,6 +17,7 @@ from orchestrator.conversion.hugging_face.families.llama import (
 )
 from orchestrator.conversion.hugging_face.families.mistral import MISTRAL
 from orchestrator.conversion.weight_mapping import DECODER, OneOf
+from orchestrator.models.blocks.registry import EXPERTS
 from orchestrator.models.blocks.weights import Rule
 
 _EXPERT = f"{MLP}experts.experts."
@@ -51,7 +52,7 @@ def with_experts(theirs: str, gate: str, up: str, down: str, *more: Rule, dense:
     return (
         Rule(f"{ATTENTION}linear_proj.weight", (f"{THEIR_ATTENTION}o_proj.weight",)),
         *(DENSE if dense else ()),
-        *(replace(rule, only_in="routed") for rule in of_experts),
+        *(replace(rule, only_in=EXPERTS.name) for rule in of_experts),
         *(rule for rule in REST if not rule.ours.startswith(DECODER)),
     )
 

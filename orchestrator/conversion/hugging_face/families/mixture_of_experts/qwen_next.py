@@ -45,8 +45,8 @@ QWEN3_NEXT = replace(
     architecture="Qwen3NextForCausalLM",
     rules=(
         _EMBEDDING,
-        *(replace(rule, mixer=GATED_DELTA_NET.name) for rule in _OF_DELTA),
-        *(replace(rule, mixer=GROUPED_QUERY.name) for rule in _OF_ATTENTION),
+        *(replace(rule, only_in=GATED_DELTA_NET.name) for rule in _OF_DELTA),
+        *(replace(rule, only_in=GROUPED_QUERY.name) for rule in _OF_ATTENTION),
         *_WITH_EXPERTS[1:],
     ),
     sizes={

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from orchestrator.migration.combined_flags.base import FlagGroup
-from orchestrator.migration.combined_flags.blocks.experts import FREQUENCY
-from orchestrator.migration.defaults import default_of
-from orchestrator.migration.megatron_flags.flag_writer import FlagWriter
-from orchestrator.migration.megatron_flags.given_flags import GivenFlags
+from typing import Any
+
+from orchestrator.errors import UserError
+from orchestrator.fields.flag_values import FREQUENCY
+from orchestrator.models.blocks.flags import BlockFlags, FlagWriter, GivenFlags, TranslatedFlags
 
 VARIANT, FREQ, LAYERS = "experimental-attention-variant", "linear-attention-freq", "model.linear_attention_freq"
 _DELTA = "gated_delta_net"
@@ -59,15 +59,27 @@ def write(writer: FlagWriter) -> None:
     writer.add("MODEL", FREQ, FREQUENCY.write(model.linear_attention_freq))
     for flag, path in _WIDTHS.items():
         value = writer.value(path)
-        if value != default_of(path):
+        if value != writer.default(path):
             writer.add("MODEL", flag, value)
 
 
-LINEAR_TOGETHER = (
-    FlagGroup(
-        dict.fromkeys((VARIANT, FREQ, *_WIDTHS), 1),
-        read,
-        write,
-        (LAYERS, *_WIDTHS.values()),
+def require_exportable(job: Any) -> None:
+    """Raises UserError for a job whose network no checkpoint for Megatron-LM holds."""
+    if job.model.has_linear_attention:
+        raise UserError(
+            f"{job.name} has linear attention (model.linear_attention_freq), which checkpoints for Megatron-LM do not "
+            "support: export it --to hf",
+            code="linear_attention_not_in_megatron",
+        )
+
+
+FLAGS = BlockFlags(
+    translated=(
+        TranslatedFlags(dict.fromkeys((VARIANT, FREQ, *_WIDTHS), 1), read, write, (LAYERS, *_WIDTHS.values())),
     ),
+    not_imported={
+        "linear_attention_freq": "linear attention",
+        "experimental_attention_variant": "another attention",
+    },
+    require_exportable=require_exportable,
 )

@@ -2,49 +2,32 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 from typing import Any, get_args
 
-from orchestrator.kernel_selection.layers import may_have_engine
-from orchestrator.migration.combined_flags.base import FlagGroup
-from orchestrator.migration.defaults import default_of
-from orchestrator.migration.megatron_flags.flag_writer import FlagWriter
-from orchestrator.migration.megatron_flags.given_flags import GivenFlags, whole_number
-from orchestrator.migration.megatron_flags.table import NUMBER, NUMBER_OR_ZERO, WHOLE, Kind, same, switch
+from orchestrator.fields.flag_values import FREQUENCY, NUMBER, NUMBER_OR_ZERO, WHOLE, Kind, same, switch, whole_number
 from orchestrator.models.blocks.experts.fields import AuxiliaryLoss
 from orchestrator.models.blocks.experts.upcycling import granularity
+from orchestrator.models.blocks.flags import (
+    NOT_MEASURED,
+    BlockFlags,
+    CheckpointArguments,
+    FlagPattern,
+    FlagsWithoutField,
+    FlagWriter,
+    GivenFlags,
+    IdleFlags,
+    TranslatedFlags,
+    all_but,
+)
 
 EXPERTS, DISPATCHER = "model.num_experts", "model.moe_token_dispatcher_type"
 GROUPED = "model.moe_grouped_gemm"
 BALANCING, COEFFICIENT = "model.moe_router_load_balancing_type", "model.moe_aux_loss_coeff"
 UPCYCLING, GRANULARITY = "moe-use-upcycling", "moe-upcycling-granularity"
 """Flags that start experts from a dense model."""
+_ONLY_WITH = "Megatron-LM takes it with --num-experts only"
 UPCYCLE, FFN, WIDTH = "checkpoint.upcycle", "model.ffn_hidden_size", "model.moe_ffn_hidden_size"
-_PATTERN = re.compile(r"\[([01](?:,[01])*)\](?:\*(\d{1,4}))?")
-
-
-def _frequency(text: str) -> int | list[int]:
-    """One layer in so many, or Megatron-LM's expression of a list: `([0]*1+[1]*26)`. Raises ValueError."""
-    plain = text.replace(" ", "")
-    if plain.isascii() and plain.isdigit():
-        return int(plain)
-    if plain.startswith("(") and plain.endswith(")"):
-        plain = plain[1:-1]
-    layers: list[int] = []
-    for term in plain.split("+"):
-        found = _PATTERN.fullmatch(term)
-        if found is None:
-            raise ValueError(f"{text} is neither a number nor a sum of lists like [0]*1+[1]*26")
-        layers += [int(each) for each in found[1].split(",")] * int(found[2] or 1)
-    return layers
-
-
-def _frequency_text(value: int | list[int]) -> str:
-    return str(value) if isinstance(value, int) else f"[{','.join(map(str, value))}]"
-
-
-FREQUENCY = Kind(1, _frequency, _frequency_text)
 
 _CAPACITY = replace(NUMBER, read=lambda text: value if (value := NUMBER.read(text)) >= 0 else None)
 """megatron-core drops no tokens where it is below 0."""
@@ -90,9 +73,7 @@ def read(given: GivenFlags) -> None:
         given.write_it("num-experts", EXPERTS)
     elif not count:
         given.no_effect("num-experts", "no experts are none")
-        given.no_effect(
-            [*(flag for flag, _, _ in _ROWS), UPCYCLING, GRANULARITY], "Megatron-LM takes it with --num-experts only"
-        )
+        given.no_effect([*(flag for flag, _, _ in _ROWS), UPCYCLING, GRANULARITY], _ONLY_WITH)
         return
     else:
         given.carry("num-experts", EXPERTS, count)
@@ -109,7 +90,7 @@ def _tell_global_loss(given: GivenFlags) -> None:
     """megatron-core (router.py) sums the parts of this loss over replicas, and averages their gradients."""
     kinds, weights = given.get(BALANCING), given.get(COEFFICIENT)
     if "global_aux_loss" in (kinds if isinstance(kinds, list) else [kinds]) and weights:
-        given.migration.notes.append(
+        given.note(
             "Megatron-LM divides the weight of global_aux_loss by DP, and here it is the same at every DP: to train as "
             "the script does, divide its moe_aux_loss_coeff by the script's DP"
         )
@@ -161,10 +142,10 @@ def write(writer: FlagWriter) -> None:
     writer.add("MODEL", "num-experts", model.num_experts)
     for flag, path, kind in _ROWS:
         value = _coefficients(writer) if path == COEFFICIENT else writer.value(path)
-        if path == GROUPED and value is None and may_have_engine(writer.job):
+        if path == GROUPED and value is None and writer.may_have_engine:
             value = True  # on by itself with Transformer Engine's layers, and off in Megatron-LM
             writer.say_otherwise(path, f"--{flag}: Megatron-LM has Transformer Engine's layers by default")
-        default: Any = "allgather" if path == DISPATCHER else default_of(path)
+        default: Any = "allgather" if path == DISPATCHER else writer.default(path)
         if value in (default, None):
             continue
         texts = (
@@ -203,15 +184,63 @@ def _write_upcycling(writer: FlagWriter) -> None:
     writer.unsaid_value(UPCYCLE, reason)
 
 
-EXPERTS_TOGETHER = (
-    FlagGroup(
-        {
-            "num-experts": None,  # Megatron-DeepSpeed takes one for each layer
-            **{flag: None if flag in _SEVERAL else kind.values for flag, _, kind in _ROWS},
-            **{UPCYCLING: 0, GRANULARITY: 1},
-        },
-        read,
-        write,
-        (EXPERTS, *(path for _, path, _ in _ROWS), UPCYCLE),
+_TOGETHER = TranslatedFlags(
+    {
+        "num-experts": None,  # Megatron-DeepSpeed takes one for each layer
+        **{flag: None if flag in _SEVERAL else kind.values for flag, _, kind in _ROWS},
+        **{UPCYCLING: 0, GRANULARITY: 1},
+    },
+    read,
+    write,
+    (EXPERTS, *(path for _, path, _ in _ROWS), UPCYCLE),
+)
+_OPTION = "this option of experts is not in this version"
+FLAGS = BlockFlags(
+    translated=(_TOGETHER,),
+    old_names={
+        "moe-num-experts": "num-experts",
+        "moe-top-k": "moe-router-topk",
+        "moe-loss-weight": "moe-aux-loss-coeff",
+        "moe-loss-coeff": "moe-aux-loss-coeff",
+        "topk": "moe-router-topk",
+    },
+    without_field=(
+        FlagsWithoutField("enable-experimental-moe moe-extended-tp moe-enable-routing-replay", _OPTION, "aside"),
+        FlagsWithoutField(
+            "moe-router-force-load-balancing moe-router-force-biased= moe-router-quantile-balancing-ema=",
+            _OPTION,
+            "training",
+        ),
+        FlagsWithoutField("moe-input-jitter-eps=", _OPTION, "training", harmless=("0.0", "0")),
+        FlagsWithoutField("moe-token-drop-policy=", _OPTION, "training", harmless=("probs",)),
+        FlagsWithoutField("moe-latent-size=", _OPTION, "training", WIDTH),
+        FlagsWithoutField(
+            "expert-interval=",
+            "write the layers that have experts, as in [0, 1, 0, 1]",
+            "training",
+            "model.moe_layer_freq",
+            harmless=("1",),
+        ),
+        FlagsWithoutField(
+            "mlp-type=", "experts beside a dense MLP are not in this version", "training", harmless=("standard",)
+        ),
     ),
+    patterns=(
+        FlagPattern("moe-per-layer-logging", NOT_MEASURED, "none"),
+        FlagPattern("moe-routing-trace-.*", NOT_MEASURED, "aside"),
+        FlagPattern(all_but("moe-", _TOGETHER.flags), _OPTION, "training"),
+    ),
+    idle=(IdleFlags("(moe|expert)-.*", EXPERTS, lambda count: count is None, _ONLY_WITH),),
+    arguments=CheckpointArguments(
+        "num_experts",
+        (
+            *("moe_layer_freq", "moe_ffn_hidden_size", "moe_shared_expert_intermediate_size", "moe_router_topk"),
+            *("moe_router_score_function", "moe_router_pre_softmax", "moe_router_dtype"),
+            *("moe_router_load_balancing_type", "moe_aux_loss_coeff", "moe_z_loss_coeff"),
+            *("moe_expert_capacity_factor", "moe_token_dispatcher_type", "moe_router_topk_scaling_factor"),
+            *("moe_router_num_groups", "moe_router_group_topk", "moe_shared_expert_gate"),
+            *("moe_router_enable_expert_bias", "moe_router_bias_update_rate", "moe_apply_probs_on_input"),
+        ),
+    ),
+    not_imported={"moe_latent_size": "latent experts"},
 )

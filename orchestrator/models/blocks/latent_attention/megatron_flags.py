@@ -5,9 +5,15 @@ from __future__ import annotations
 from math import inf
 from typing import Any
 
-from orchestrator.migration.combined_flags.base import FlagGroup
-from orchestrator.migration.megatron_flags.flag_writer import FlagWriter
-from orchestrator.migration.megatron_flags.given_flags import GivenFlags
+from orchestrator.errors import UserError
+from orchestrator.models.blocks.flags import (
+    INFERENCE,
+    BlockFlags,
+    FlagPattern,
+    FlagWriter,
+    GivenFlags,
+    TranslatedFlags,
+)
 
 LATENT, KV_RANK, SCALING = "multi-latent-attention", "model.kv_lora_rank", "model.rope_scaling"
 _KV_RANK = 32
@@ -113,11 +119,26 @@ def write(writer: FlagWriter) -> None:
         writer.add("MODEL", _MSCALE_ALL, scaling.mscale_all_dim)
 
 
-LATENT_TOGETHER = (
-    FlagGroup(
-        {LATENT: 0, **dict.fromkeys((*_WIDTHS, _ROPE_TYPE, _FACTOR, _MSCALE, _MSCALE_ALL), 1)},
-        read,
-        write,
-        (*_WIDTHS.values(),),
+def require_exportable(job: Any) -> None:
+    """Raises UserError for a job whose network no checkpoint for Megatron-LM holds."""
+    if job.model.has_latent_attention:
+        raise UserError(
+            f"{job.name} has latent attention (model.kv_lora_rank), which checkpoints for Megatron-LM do not support: "
+            "export it --to hf",
+            code="latent_attention_not_in_megatron",
+        )
+
+
+FLAGS = BlockFlags(
+    translated=(
+        TranslatedFlags(
+            {LATENT: 0, **dict.fromkeys((*_WIDTHS, _ROPE_TYPE, _FACTOR, _MSCALE, _MSCALE_ALL), 1)},
+            read,
+            write,
+            (*_WIDTHS.values(),),
+        ),
     ),
+    patterns=(FlagPattern("cache-mla-latents", INFERENCE, "none"),),
+    not_imported={"multi_latent_attention": "multi-latent attention"},
+    require_exportable=require_exportable,
 )

@@ -1,1 +1,0 @@
-"""Flags of one block of a model, which mean something beside the flag that asks for the block."""

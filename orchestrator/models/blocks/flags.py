@@ -1,0 +1,124 @@
+"""In what terms a block says which flags of Megatron-LM are its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple, Protocol
+
+Effect = Literal["none", "aside", "training"]
+"""What becomes of a training without a flag: nothing; its speed, its memory, its logs or what it saves; another one."""
+NOT_MEASURED = "it is not measured in this version; the training is the same"
+INFERENCE = "it is for inference"
+
+
+class GivenFlags(Protocol):
+    """The flags of a command, and the job that grows from them (migration/megatron_flags/given_flags.py)."""
+
+    def has(self, name: str) -> bool: ...
+    def words(self, name: str) -> list[str] | None: ...
+    def text(self, name: str) -> str | None: ...
+    def number(self, name: str) -> int | None: ...
+    def is_settled(self, name: str) -> bool: ...
+    def get(self, path: str) -> Any: ...
+    def carry(self, name: str, path: str, value: Any) -> None: ...
+    def put(self, path: str, value: Any, comment: str) -> None: ...
+    def default(self, path: str, value: Any) -> None: ...
+    def settle(
+        self, name: str, outcome: Literal["carried", "default"], path: str | None = None, value: Any = None
+    ) -> None: ...
+    def no_effect(self, names: str | Sequence[str], reason: str) -> None: ...
+    def overrule(self, name: str, reason: str) -> None: ...
+    def another_training(self, name: str, reason: str) -> None: ...
+    def refuse_value(self, name: str, path: str, reason: str) -> None: ...
+    def write_it(self, name: str, path: str, reason: str | None = None) -> None: ...
+    def note(self, text: str) -> None: ...
+
+
+class FlagWriter(Protocol):
+    """The flags that are written for a job (migration/megatron_flags/flag_writer.py)."""
+
+    @property
+    def job(self) -> Any: ...
+    @property
+    def may_have_engine(self) -> bool: ...
+    def value(self, path: str) -> Any: ...
+    def default(self, path: str) -> Any: ...
+    def add(self, group: str, flag: str, *words: object) -> None: ...
+    def unsaid_value(self, path: str, reason: str) -> None: ...
+    def say_otherwise(self, path: str, reason: str) -> None: ...
+
+
+class TranslatedFlags(NamedTuple):
+    """Flags that mean something together, and the fields that they are."""
+
+    flags: dict[str, int | None]
+    """Each with how many words it takes; None for any number."""
+    read: Callable[[GivenFlags], None]
+    write: Callable[[FlagWriter], None]
+    paths: tuple[str, ...]
+
+
+class FlagsWithoutField(NamedTuple):
+    """Flags that no field has."""
+
+    names: str
+    """`name=` takes a value, `name=*` any number of them, `name` none."""
+    reason: str
+    effect: Effect
+    path: str | None = None
+    """The field that a person has to write then, where one corresponds."""
+    harmless: tuple[str, ...] = ()
+    """Values that ask for nothing."""
+
+
+class FlagPattern(NamedTuple):
+    """The same of all flags whose whole names a regular expression matches, also of releases that come."""
+
+    pattern: str
+    reason: str
+    effect: Effect
+
+
+class IdleFlags(NamedTuple):
+    """Flags of another training that change nothing where a field has certain values, and why."""
+
+    pattern: str
+    """Of their names."""
+    path: str
+    is_idle: Callable[[Any], bool]
+    """By the value of that field."""
+    reason: str
+
+
+class CheckpointArguments(NamedTuple):
+    """What Megatron-LM's parser makes of flags, as its checkpoints carry it, where these hold models with a block."""
+
+    asked: str
+    """The argument without which the others mean nothing."""
+    fields: tuple[str, ...]
+    """Arguments that are fields of `model` under the same name."""
+
+
+@dataclass(frozen=True)
+class BlockFlags:
+    """The flags of a block that are not one field each with its values (`MegatronFlag` in fields.py)."""
+
+    translated: tuple[TranslatedFlags, ...] = ()
+    old_names: Mapping[str, str] = field(default_factory=dict)
+    """What other releases and forks call some of them, with the same values."""
+    without_field: tuple[FlagsWithoutField, ...] = ()
+    patterns: tuple[FlagPattern, ...] = ()
+    idle: tuple[IdleFlags, ...] = ()
+    arguments: CheckpointArguments | None = None
+    """Of checkpoints that are imported and exported, beside those of every model."""
+    not_imported: Mapping[str, str] = field(default_factory=dict)
+    """Arguments of checkpoints that, when they are set, make a network which is not imported -> what it has."""
+    require_exportable: Callable[[Any], None] | None = None
+    """Raises UserError for a job whose network no checkpoint for Megatron-LM holds."""
+
+
+def all_but(begin: str, flags: Iterable[str]) -> str:
+    """A regular expression for flags that begin so, but for those that are translated."""
+    known = "|".join(flag.removeprefix(begin) for flag in flags if flag.startswith(begin))
+    return f"{begin}(?!({known})$).*"
