@@ -6,12 +6,12 @@ from orchestrator.migration.combined_flags.blocks.latent_attention import LATENT
 from orchestrator.migration.combined_flags.blocks.linear_attention import LINEAR_TOGETHER
 from orchestrator.migration.combined_flags.blocks.multi_token_prediction import PREDICTIONS
 from orchestrator.migration.combined_flags.data import DATA
-from orchestrator.migration.combined_flags.fp8 import FP8_TOGETHER
 from orchestrator.migration.combined_flags.initial_weights import INITIAL_WEIGHTS
 from orchestrator.migration.combined_flags.kernels import KERNELS_TOGETHER
 from orchestrator.migration.combined_flags.losses import LOSSES
 from orchestrator.migration.combined_flags.model import MODEL
 from orchestrator.migration.combined_flags.optimizer import OPTIMIZER
+from orchestrator.migration.combined_flags.quantization import QUANTIZATION
 from orchestrator.migration.combined_flags.task import TASK
 from orchestrator.migration.combined_flags.tracking import TRACKING
 from orchestrator.migration.combined_flags.training import TRAINING
@@ -31,6 +31,6 @@ TOGETHER: tuple[FlagGroup, ...] = (
     *INITIAL_WEIGHTS,
     *LOSSES,
     *TRACKING,
-    *FP8_TOGETHER,
+    *QUANTIZATION,
     *KERNELS_TOGETHER,
 )

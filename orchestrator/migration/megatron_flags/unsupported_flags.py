@@ -44,7 +44,7 @@ _NO_FAULTS = "no faults are injected; `orchestrator drill` proves that a run com
 _PROFILING = "there is no profiler in this version; results do not depend on it"
 _INFERENCE = "it is for inference"
 _OTHER_MODEL = "it is for another kind of model"
-_FP8 = "of FP8 this version has delayed, tensorwise and blockwise scaling of the layers' matrix products; no FP4"
+_FP8 = "FP8 and FP4 are for the layers' matrix products, with the recipes of Transformer Engine"
 _EXPERTS = "this option of experts is not in this version"
 _VARIANT = "this variant of the model is not in this version"
 _MTP = "this option of multi-token prediction is not in this version"
@@ -214,7 +214,7 @@ _FAMILIES_OF_FLAGS: tuple[tuple[str, str, Effect], ...] = (
      r"enable-expert-bias|bias-update-rate)|shared-expert-gate|expert-capacity-factor|token-dispatcher-type|"
      r"per-layer-logging|use-upcycling|upcycling-granularity|apply-probs-on-input)$).*",
      _EXPERTS, "training"),
-    (r"(no-)?fp8-(?!(format|recipe|margin|amax-history-len|amax-compute-algo)$).*|fp4-.*|.*mxfp8.*|kitchen-.*|"
+    (r"(no-)?fp8-(?!(format|recipe|margin|amax-history-len|amax-compute-algo)$).*|fp4-(?!(format|recipe)$).*|.*mxfp8.*|kitchen-.*|"
      r"te-precision-config-file", _FP8, "aside"),
     (r"muon-fp32-matmul-prec", "Newton-Schulz iterations are in bf16 on GPUs, and in fp32 on CPUs", "aside"),
     (r"muon-tp-mode", "every layout orthogonalizes whole matrices, not their parts on tensor-parallel ranks", "aside"),
@@ -274,7 +274,7 @@ OPENS: dict[str, str] = {
     "expert-interval": "model.moe_layer_freq",
     "sliding-window": "model.sliding_window",
     "glu-activation": "model.activation",
-    **dict.fromkeys(("fp4-format", "fp8-output-proj", "te-precision-config-file"), "precision.fp8"),
+    **dict.fromkeys(("fp8-output-proj", "te-precision-config-file"), "precision.fp8"),
     **dict.fromkeys(("kitchen-config-file", "kitchen-recipe-number"), "precision.fp8"),
 }
 """Fields that stand open where a flag would change the training: `--set` says what to do without it."""
