@@ -6,7 +6,7 @@ import pytest
 from support.problems import codes
 
 from orchestrator.planning.forecast import forecast
-from orchestrator.planning.hardware import shipped
+from orchestrator.planning.hardware import device_named, shipped_names
 from orchestrator.planning.hardware.devices import Device
 from orchestrator.planning.memory import estimate_memory
 from orchestrator.planning.plan import make_plan
@@ -41,9 +41,7 @@ def parts(*overrides: str) -> dict[str, int]:
 
 
 def device() -> Device:
-    found = shipped("B200")
-    assert found is not None
-    return found
+    return device_named("B200")
 
 
 @pytest.mark.parametrize("narrow", [MXFP8, NVFP4])
@@ -112,6 +110,13 @@ def test_a_gpu_that_cannot_is_a_stop(narrow: str, gpu: str, able: bool) -> None:
     path = f"precision.{'fp4' if narrow == NVFP4 else 'fp8'}.recipe"
     assert codes(found.stops) == ([] if able else [f"gpu_without_microscaling {path}"])
     assert (f"untimed_products {path}" in codes(found.warnings)) == able
+
+
+def test_the_table_of_gpus_says_which_can() -> None:
+    gpus = [device_named(name) for name in shipped_names()]
+    assert {gpu.name for gpu in gpus if gpu.has_microscaling} == {"B200", "GB200", "B300"}
+    assert {gpu.name for gpu in gpus if "fp4" in gpu.peak_flops} == {"B200", "GB200", "B300"}
+    assert all(gpu.compute_capability for gpu in gpus if not gpu.is_cpu and "CDNA" not in str(gpu.generation))
 
 
 def test_other_recipes_were_timed_and_are_planned_for_any_gpu_that_has_fp8() -> None:

@@ -21,14 +21,16 @@ class Linear(NamedTuple):
 
 
 class _Rate(NamedTuple):
+    """How fast operands of a quantized format are multiplied."""
+
     peak: str
-    """The format in whose name a datasheet has it."""
+    """Whose peak it is in `devices.json`."""
     speedup: int
-    """Over bf16, of these."""
+    """Over bf16."""
 
 
 _RATES = {"fp8": _Rate("fp8", 2), "mxfp8": _Rate("fp8", 2), "nvfp4": _Rate("fp4", 4)}
-"""Of products whose operands are quantized."""
+"""By format of the operands."""
 
 
 def multiplies(device: Device, number_format: str) -> bool:

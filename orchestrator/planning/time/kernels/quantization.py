@@ -15,7 +15,7 @@ def casting_seconds(setting: Setting, linears: Iterable[Linear]) -> ForwardBackw
     """
     precision, fitted = setting.job.precision, setting.device.fitted.quantization
     recipe = precision.fp8.recipe if precision.fp8 is not None else precision.products
-    each = (fitted.cast_bytes | fitted.block_cast_bytes)[recipe]
+    each = {**fitted.cast_bytes, **fitted.block_cast_bytes}[recipe]
     forward = backward = 0.0
     for linear in linears:
         weights = linear.inputs * linear.outputs / max(setting.job.num_micro_batches, 1)
