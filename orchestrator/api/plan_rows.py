@@ -79,7 +79,7 @@ def describe(plan: Plan) -> list[tuple[str, str]]:
 def forecast_rows(plan: Plan, forecast: Forecast) -> list[tuple[str, str]]:
     """What the job would take, a line for each aspect."""
     device, time = forecast.device, forecast.time
-    of_which = " of the bf16 peak" if forecast.in_fp8 else ""
+    of_which = " of the bf16 peak" if forecast.quantizes else ""
     mfu = f", {time.mfu:.1%} MFU{of_which}" if time.mfu is not None else ""
     in_full = ""
     if plan.full_step_flops is not None:

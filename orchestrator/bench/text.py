@@ -55,8 +55,8 @@ def _mfu(report: Report) -> str:
     if report.mfu is None:
         return ""
     against = f"of the {dtype} peak, {amount(peak / 1e12)} TFLOP/s dense"
-    if report.result["products"] == "fp8":
-        return f"; {report.mfu:.1%} {against}, with matrix products in FP8"
+    if (products := report.result["products"]) != dtype:
+        return f"; {report.mfu:.1%} {against}, with matrix products in {products.upper()}"
     return f"; MFU {report.mfu:.1%} {against}"
 
 

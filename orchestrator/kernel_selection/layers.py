@@ -34,8 +34,8 @@ def layers_there(job: JobSpec, machine: Machine) -> tuple[Layers, str]:
         return written, "runtime.layers"
     if job.model.has_adapters:
         return "torch", "auto: adapters stand beside torch's layers"
-    if job.precision.fp8 is not None:
-        return "transformer_engine", "auto: they multiply in FP8"
+    if job.precision.quantization is not None:
+        return "transformer_engine", f"auto: they multiply in {job.precision.products.upper()}"
     if machine.is_cpu:
         return "torch", "on the CPU"
     return _FOUND[machine.is_here, machine.has_engine]
@@ -67,6 +67,7 @@ def demands_of_engine(job: JobSpec) -> list[str]:
     """Fields that ask for what only Transformer Engine's layers can do."""
     asked = {
         "precision.fp8": job.precision.fp8 is not None,
+        "precision.fp4": job.precision.fp4 is not None,
         "runtime.cpu_offloading_num_layers": job.runtime.cpu_offloading_num_layers is not None,
         "model.moe_grouped_gemm": job.model.moe_grouped_gemm is True,
         "parallelism.tp_comm_overlap": job.parallelism.tp_comm_overlap is True,

@@ -65,9 +65,9 @@ class Forecast(NamedTuple):
         return self.job.parallelism.tensor_model_parallel_size
 
     @property
-    def in_fp8(self) -> bool:
-        """Whether the layers multiply in FP8; the MFU is of the dtype's peak nevertheless."""
-        return self.job.precision.fp8 is not None
+    def quantizes(self) -> bool:
+        """Whether the layers multiply in FP8 or FP4; the MFU is of the dtype's peak nevertheless."""
+        return self.job.precision.quantization is not None
 
     @property
     def tp_comm_overlap(self) -> bool:
@@ -125,7 +125,8 @@ class Forecast(NamedTuple):
                 "tokens_per_second_per_gpu": time.tokens_per_second_per_gpu,
                 "tflops_per_gpu": time.tflops_per_gpu,
                 "mfu": time.mfu,
-                "in_fp8": self.in_fp8,
+                "in_fp8": self.job.precision.fp8 is not None,
+                **({} if self.job.precision.fp4 is None else {"in_fp4": True}),
                 "tp_comm_overlap": self.tp_comm_overlap,
                 "flash_attention": self.flash_attention,
                 "cuda_graphs": self.cuda_graphs,

@@ -113,9 +113,18 @@ def _data_stops(plan: Plan, said: Container[str]) -> Iterator[Problem]:
 
 
 def _cannot_multiply(plan: Plan, forecast: Forecast) -> Iterator[Problem]:
-    """FP8 is of Ada's, Hopper's and later GPUs; what is only assumed has it."""
-    device = forecast.device
-    if plan.job.precision.fp8 is None or "fp8" in device.peak_flops or forecast.choice.is_assumed:
+    """FP8 is of Ada's, Hopper's and later GPUs, MXFP8 and NVFP4 of Blackwell's; what is only assumed has them."""
+    device, narrow = forecast.device, plan.job.precision.quantization
+    if narrow is None or forecast.choice.is_assumed:
+        return
+    if narrow.is_microscaled:
+        if not device.has_microscaling:
+            message = f"{device.name} does not multiply in {narrow.number_format.upper()}"
+            hint = "use a B200, GB200 or B300, write fp8 with another recipe, or leave it out"
+            paths = (f"precision.{narrow.field}.recipe", "launch.gpu")
+            yield Problem(message, paths, hint, code="gpu_without_microscaling")
+        return
+    if "fp8" in device.peak_flops:
         return
     message = f"{device.name} does not multiply in FP8"
     hint = "leave out precision.fp8, or use an Ada, Hopper or newer GPU"
@@ -275,6 +284,15 @@ def _unusual_values(plan: Plan, forecast: Forecast, cluster: ClusterSpec | None)
     return unusual_values(plan.job)
 
 
+def _never_timed(plan: Plan, forecast: Forecast, cluster: ClusterSpec | None) -> Iterator[Problem]:
+    """Rates of MXFP8 and NVFP4 are a datasheet's, what of them is reached is FP8's on Hopper."""
+    narrow = plan.job.precision.quantization
+    if narrow is not None and narrow.is_microscaled and forecast.device.has_microscaling:
+        kind = narrow.number_format.upper()
+        message = f"the step time in {kind} follows from the datasheet of {forecast.device.name} and was never measured"
+        yield Problem(message, (f"precision.{narrow.field}.recipe",), "orchestrator bench measures it")
+
+
 WARNINGS: Mapping[str, Callable[[Plan, Forecast, ClusterSpec | None], Iterable[Problem]]] = {
     "gpu_memory": _tight_or_unsure,
     "tensor_parallel_across_nodes": _tensor_groups_cross_nodes,
@@ -286,6 +304,7 @@ WARNINGS: Mapping[str, Callable[[Plan, Forecast, ClusterSpec | None], Iterable[P
     "time_limit": _end_in_time,
     "unusual_value": _unusual_values,
     "dtype": _arithmetic,
+    "untimed_products": _never_timed,
     "data": _data,
     "train_step_missing": train_step_is_missing,
     "modules_hidden": modules_are_hidden,

@@ -16,7 +16,7 @@ from orchestrator.errors import UserError
 from orchestrator.kernel_selection.cuda_graphs import AgainstGraphs, against_graphs_of_run
 from orchestrator.runtime.forward_backward import run_micro_batches
 from orchestrator.runtime.layers.rank_machine import machine_and_estimates
-from orchestrator.runtime.layers.transformer_engine.fp8 import QuantizedWeights
+from orchestrator.runtime.layers.transformer_engine.quantization import QuantizedWeights
 from orchestrator.runtime.processes.control import Control, of_any
 from orchestrator.runtime.processes.device import Device
 from orchestrator.runtime.processes.process_groups import Ranks, rng_generators

@@ -36,7 +36,7 @@ from orchestrator.runtime.graphs import CapturedPasses, choose_graphs
 from orchestrator.runtime.layers.attention.flash_availability import choose_attention
 from orchestrator.runtime.layers.experts import multiply_in_one_kernel
 from orchestrator.runtime.layers.implementation import choose_layers
-from orchestrator.runtime.layers.transformer_engine.fp8 import require_fp8
+from orchestrator.runtime.layers.transformer_engine.quantization import require_products
 from orchestrator.runtime.layers.transformer_engine.tensor_overlap import begin_overlap
 from orchestrator.runtime.network.auxiliary_losses import AuxiliaryLosses, auxiliary_losses
 from orchestrator.runtime.network.communicators import connect
@@ -156,7 +156,7 @@ def _build_network(
     graphs = choose_graphs(computed, device, words.padded_size, layers, ranks, control, host, before.cuda_graphs)
     seed_everything(job.runtime.seed, ranks, for_graphs=device.is_cuda and graphs is not None)
     launch.clock.ends("process_groups")
-    require_fp8(job.precision, layers)
+    require_products(job.precision, layers)
     multiply_in_one_kernel(job, layers)
     config = transformer_config(job, device, layers)
     config.flash_attention = flash_attention
@@ -275,7 +275,7 @@ def _basis_of_mfu(session: Session) -> dict[str, Any]:
         "peak_flops": peak_flops(session.processes.device.name, job.precision.dtype),
         "dtype": job.precision.dtype,
         # The peak stays that of bf16, so that a figure above another means more tokens per second.
-        "products": "fp8" if job.precision.fp8 is not None else job.precision.dtype,
+        "products": job.precision.products,
     }
 
 

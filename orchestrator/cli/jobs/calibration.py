@@ -75,13 +75,14 @@ def measure_machine(seconds: float, *, cpu: bool) -> dict[str, Any]:
 
 def measured_run(run: RunDir) -> MeasuredRun:
     """The median step time of a run at its full batch size. Raises UserError when it has too few steps, or multiplied
-    in FP8: a device's efficiencies are of its dtypes, and what FP8 reaches beside them is not fitted.
+    in FP8 or FP4: a device's efficiencies are of its dtypes, and what these reach beside them is not fitted.
     """
     job = load_resolved(run.resolved())
-    if job.precision.fp8 is not None:
+    if (narrow := job.precision.quantization) is not None:
+        kind = narrow.field.upper()
         raise UserError(
-            f"run {label(run)} computed its products in FP8, but efficiencies are for bf16: calibrate with a run "
-            "without precision.fp8; plans of FP8 jobs use the corrected profile too",
+            f"run {label(run)} computed its products in {kind}, but efficiencies are for bf16: calibrate with a run "
+            f"without precision.{narrow.field}; plans of {kind} jobs use the corrected profile too",
             code="measured_in_fp8",
         )
     told = ("time", "iteration", "layers", "device")

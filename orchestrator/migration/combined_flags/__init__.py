@@ -2,12 +2,12 @@
 
 from orchestrator.migration.combined_flags.base import FlagGroup
 from orchestrator.migration.combined_flags.data import DATA
-from orchestrator.migration.combined_flags.fp8 import FP8_TOGETHER
 from orchestrator.migration.combined_flags.initial_weights import INITIAL_WEIGHTS
 from orchestrator.migration.combined_flags.kernels import KERNELS_TOGETHER
 from orchestrator.migration.combined_flags.losses import LOSSES
 from orchestrator.migration.combined_flags.model import MODEL
 from orchestrator.migration.combined_flags.optimizer import OPTIMIZER
+from orchestrator.migration.combined_flags.quantization import QUANTIZATION
 from orchestrator.migration.combined_flags.task import TASK
 from orchestrator.migration.combined_flags.tracking import TRACKING
 from orchestrator.migration.combined_flags.training import TRAINING
@@ -25,6 +25,6 @@ TOGETHER: tuple[FlagGroup, ...] = (
     *INITIAL_WEIGHTS,
     *LOSSES,
     *TRACKING,
-    *FP8_TOGETHER,
+    *QUANTIZATION,
     *KERNELS_TOGETHER,
 )

@@ -43,9 +43,10 @@ _FLAGS: dict[Answer, dict[str, str]] = {
         "optimizer.exp_avg_dtype, exp_avg_sq_dtype: fp32 or bf16": """
             use-precision-aware-optimizer exp-avg-dtype= exp-avg-sq-dtype=""",
         "precision.dtype": "bf16 fp16",
-        "precision.fp8": """
-            fp8-format= fp8-recipe= fp8-margin= fp8-amax-history-len= fp8-amax-compute-algo= first-last-layers-bf16
-            num-layers-at-start-in-bf16= num-layers-at-end-in-bf16=""",
+        "precision.fp8": "fp8-format= fp8-recipe= fp8-margin= fp8-amax-history-len= fp8-amax-compute-algo=",
+        "precision.fp4": "fp4-format= fp4-recipe=",
+        "precision.fp8, precision.fp4: num_layers_at_start_in_bf16, num_layers_at_end_in_bf16": """
+            first-last-layers-bf16 num-layers-at-start-in-bf16= num-layers-at-end-in-bf16=""",
         "precision.grad_reduce_in_fp32": "grad-reduce-in-bf16 accumulate-allreduce-grads-in-fp32",
         "batch.micro_batch_size": "micro-batch-size= batch-size=",
         "model.moe_grouped_gemm: on with Transformer Engine's layers": "moe-grouped-gemm",
@@ -157,11 +158,10 @@ _FLAGS: dict[Answer, dict[str, str]] = {
             enable-full-sharding-in-hsdp megatron-fsdp-enable-fine-grained-param-gather megatron-fsdp-grad-comm-dtype=
             megatron-fsdp-main-grads-dtype= megatron-fsdp-main-params-dtype= megatron-fsdp-max-pool-double-buffer
             expert-tensor-parallel-num-weight-shards= tensor-parallel-num-weight-shards=""",
-        "FP8 is limited to the layers' matrix products (delayed, tensorwise or blockwise scaling) with 16-bit "
-        "weights; there is no FP4": """
-            reuse-grad-buf-for-mxfp8-param-ag fp8-quantizer-factory= fp4-recipe= fp4-param-gather
-            fp4-quantizer-factory= kitchen-attention-backend=""",
-        "weights stay in bf16, with an additional copy in FP8": "fp8-param-gather",
+        "FP8 and FP4 are for the layers' matrix products, with the recipes of Transformer Engine": """
+            fp8-quantizer-factory= fp4-quantizer-factory= kitchen-attention-backend=""",
+        "weights stay in bf16, with an additional copy in FP8 or FP4": """
+            fp8-param-gather fp4-param-gather reuse-grad-buf-for-mxfp8-param-ag""",
         "Transformer Engine 2 ignores it: weight gradients are computed in FP8 too": """
             no-fp8-wgrad disable-fp8-wgrad""",
         "activations are offloaded to the host by entire layers (runtime.cpu_offloading_num_layers)": """
@@ -174,8 +174,8 @@ _FLAGS: dict[Answer, dict[str, str]] = {
         "experimental features of megatron-core are not used": "enable-experimental",
     },
     "training": {
-        "precision.fp8 has one recipe for the layers' matrix products; there is no FP4": """
-            fp4-format= fp8-output-proj te-precision-config-file= use-kitchen-attention""",
+        "precision.fp8 has one recipe for the layers' matrix products": """
+            fp8-output-proj te-precision-config-file= use-kitchen-attention""",
         "tokens are dropped by model.moe_expert_capacity_factor alone": "moe-expert-rank-capacity-factor=",
     },
 }
@@ -193,6 +193,7 @@ _FIELDS: dict[str, str] = {
         virtual_pipeline_model_parallel_size num_layers_in_first_pipeline_stage num_layers_in_last_pipeline_stage""",
     "precision.dtype": "params_dtype pipeline_dtype",
     "precision.fp8": "fp8 tp_only_amax_red",
+    "precision.fp4": "fp4",
     "precision.grad_reduce_in_fp32": "grad_reduce_in_fp32",
     "RoPE, bias + activation, bias + dropout + add and norms are fused on GPUs": """
         apply_rope_fusion bias_activation_fusion bias_dropout_fusion persist_layer_norm fused_single_qkv_rope""",
@@ -221,11 +222,10 @@ _FIELDS: dict[str, str] = {
     "sharded parameters (FSDP) are not in this version": """
         use_custom_fsdp fsdp_all_gather_in_start_param_sync megatron_fsdp_use_decoupled_grad
         megatron_fsdp_cuda_graph_mode gtp_weight_remat_size expert_gtp_weight_remat_size""",
-    "FP8 is limited to the layers' matrix products (delayed, tensorwise or blockwise scaling) with 16-bit "
-    "weights; there is no FP4": """
-        fp4 fp4_param fp8_dot_product_attention fp8_multi_head_attention quant_recipe activation_func_fp8_input_store
+    "FP8 and FP4 are for the layers' matrix products, with the recipes of Transformer Engine": """
+        fp8_dot_product_attention fp8_multi_head_attention quant_recipe activation_func_fp8_input_store
         disable_parameter_transpose_cache""",
-    "weights stay in bf16, with an additional copy in FP8": "fp8_param",
+    "weights stay in bf16, with an additional copy in FP8 or FP4": "fp8_param fp4_param",
     "Transformer Engine 2 ignores it: weight gradients are computed in FP8 too": "fp8_wgrad",
     "activations are offloaded to the host by entire layers (runtime.cpu_offloading_num_layers)": """
         cpu_offloading_double_buffering""",

@@ -41,7 +41,7 @@ _NO_MUP = "muP is not in this version"
 _NO_FAULTS = "no faults are injected; `orchestrator drill` proves that a run comes back"
 _PROFILING = "there is no profiler in this version; results do not depend on it"
 _OTHER_MODEL = "it is for another kind of model"
-_FP8 = "of FP8 this version has delayed, tensorwise and blockwise scaling of the layers' matrix products; no FP4"
+_FP8 = "FP8 and FP4 are for the layers' matrix products, with the recipes of Transformer Engine"
 _VARIANT = "this variant of the model is not in this version"
 _NO_FIM = "fill-in-the-middle data is not in this version"
 _NO_RL = "reinforcement learning is not in this version"
@@ -193,7 +193,7 @@ _PATTERNS: tuple[tuple[str, str, Effect], ...] = (
     (r"((no|disable)-)?flight-recorder-.*", _LOGS, "none"),
     (r"pytorch-profiler-.*", _PROFILING, "none"),
     *(pattern for flags in block_flags() for pattern in flags.patterns),
-    (r"(no-)?fp8-(?!(format|recipe|margin|amax-history-len|amax-compute-algo)$).*|fp4-.*|.*mxfp8.*|kitchen-.*|"
+    (r"(no-)?fp8-(?!(format|recipe|margin|amax-history-len|amax-compute-algo)$).*|fp4-(?!(format|recipe)$).*|.*mxfp8.*|kitchen-.*|"
      r"te-precision-config-file", _FP8, "aside"),
     (r"muon-fp32-matmul-prec", "Newton-Schulz iterations are in bf16 on GPUs, and in fp32 on CPUs", "aside"),
     (r"muon-tp-mode", "every layout orthogonalizes whole matrices, not their parts on tensor-parallel ranks", "aside"),
@@ -254,7 +254,7 @@ OPENS: dict[str, str] = {
     "step-batch-size-schedule": "batch.rampup_batch_size",
     "sliding-window": "model.sliding_window",
     "glu-activation": "model.activation",
-    **dict.fromkeys(("fp4-format", "fp8-output-proj", "te-precision-config-file"), "precision.fp8"),
+    **dict.fromkeys(("fp8-output-proj", "te-precision-config-file"), "precision.fp8"),
     **dict.fromkeys(("kitchen-config-file", "kitchen-recipe-number"), "precision.fp8"),
     **{name: each.path for each in _WITHOUT_FIELD if each.path is not None for name in _named(each.names)},
 }

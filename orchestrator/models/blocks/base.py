@@ -147,8 +147,8 @@ class CoreKernels(NamedTuple):
     """Sequences hold several conversations, which a mask keeps apart."""
     is_recomputed: bool
     """The core is computed again in the backward pass."""
-    in_fp8: bool = False
-    """Linear layers multiply in FP8."""
+    operand_bytes: float | None = None
+    """Of an element of what linear layers multiply, where that is in FP8 or FP4."""
     groups_experts: bool = False
     """All experts of a rank are multiplied in one kernel."""
 

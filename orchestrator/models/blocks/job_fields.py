@@ -66,6 +66,8 @@ class Precision(Protocol):
 
     @property
     def fp8(self) -> object | None: ...
+    @property
+    def fp4(self) -> object | None: ...
 
 
 class Job(Protocol[Model]):

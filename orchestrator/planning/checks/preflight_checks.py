@@ -111,7 +111,7 @@ def unwritable_cache(job: JobSpec) -> Iterator[Problem]:
 def transformer_engine_is_missing(plan: Plan, forecast: Forecast, cluster: ClusterSpec | None) -> Iterator[Problem]:
     """What only Transformer Engine's layers can do ends a run at its start where `auto` finds none."""
     there = forecast.layers == "transformer_engine"
-    if plan.job.precision.fp8 is not None:  # planned with these layers, wherever that is done
+    if plan.job.precision.quantization is not None:  # planned with these layers, wherever that is done
         there = machine_of(forecast.device).has_engine
     if plan.job.runtime.layers != "auto" or there:
         return

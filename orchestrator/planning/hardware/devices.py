@@ -78,7 +78,7 @@ class Device:
     generation: str | None
     """What its kind is called, "Hopper" for one; None for the CPU."""
     peak_flops: Mapping[str, float]
-    """FLOP/s by dtype (bf16, fp16, fp32, fp8), dense, as the datasheet says."""
+    """FLOP/s by dtype (bf16, fp16, fp32, fp8, fp4), dense, as the datasheet says."""
     memory_bytes: int | None
     """What the driver reports; None for the CPU."""
     memory_bandwidth: float
@@ -95,6 +95,8 @@ class Device:
     power_watts: float
     source: str
     efficiency: Efficiency
+    compute_capability: str | None = None
+    """CUDA's, "10.0" for one: which kernels a GPU has; None where CUDA does not run."""
     linked_machines: int = 1
     """Machines whose GPUs are linked as those of one are."""
     layers: Layers | None = None
@@ -105,6 +107,11 @@ class Device:
     def is_cpu(self) -> bool:
         """Whether its figures are nominal, so that no MFU is stated against them."""
         return self.memory_bytes is None
+
+    @property
+    def has_microscaling(self) -> bool:
+        """Whether it multiplies blocks of 32 and 16 elements with scaling factors of their own (MXFP8, NVFP4)."""
+        return self.compute_capability is not None and self.compute_capability.startswith("10.")
 
     @property
     def fitted(self) -> FittedConstants:
@@ -201,5 +208,6 @@ def _device(entry: Mapping[str, Any]) -> Device:
         power_watts=float(entry["power_watts"]),
         source=entry["source"],
         efficiency=Efficiency(**values("efficiency", entry.get("generation")) | entry.get("efficiency", {})),
+        compute_capability=entry.get("compute_capability"),
         linked_machines=entry.get("linked_machines", 1),
     )

@@ -68,10 +68,11 @@ class Accumulation(_Constants):
     behind_products_in_16_bits: float
 
 
-class Fp8(_Constants):
-    """Matrix products in FP8."""
+class Quantization(_Constants):
+    """Matrix products in FP8 and FP4."""
 
     cast_bytes: Mapping[str, float]
+    block_cast_bytes: Mapping[str, float]
     launches: ForwardBackward
 
 
@@ -173,7 +174,7 @@ class FittedConstants(_Constants):
     attention: Attention
     elementwise: Elementwise
     accumulation: Accumulation
-    fp8: Fp8
+    quantization: Quantization
     experts: Experts
     adapters: Adapters
     host: Host

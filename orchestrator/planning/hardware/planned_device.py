@@ -12,8 +12,8 @@ from orchestrator.spec.cluster import ClusterSpec
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.sections.runtime import Layers
 
-ASSUMED = "H100"
-"""What is planned for where nothing tells."""
+ASSUMED, ASSUMED_MICROSCALING = "H100", "B200"
+"""What is planned for where nothing tells; the second for a job in MXFP8 or NVFP4, which the first does not have."""
 
 
 class DeviceChoice(NamedTuple):
@@ -30,8 +30,8 @@ def device_of(job: JobSpec, cluster: ClusterSpec | None) -> DeviceChoice:
     """The device that memory and time of a job are planned for.
 
     The job's `launch.gpu`; the CPU where `runtime.device` says so; the cluster profile's `gpu`, or its `gpu_type`; this
-    machine's GPU where the job runs here; else an H100. Raises SpecError at `launch.gpu`, and UserError for the
-    profile's, when there is no such GPU.
+    machine's GPU where the job runs here; else an H100, or a B200 in MXFP8 and NVFP4. Raises SpecError at `launch.gpu`,
+    and UserError for the profile's, when there is no such GPU.
 
     A GPU that is named, by the job or by its cluster, is another machine's unless this one has it. What such a machine
     has installed cannot be looked up: a profile says it, else it is Transformer Engine.
@@ -48,11 +48,11 @@ def _chosen(job: JobSpec, cluster: ClusterSpec | None) -> DeviceChoice:
     if job.runtime.device == "cpu":
         return DeviceChoice(device_named(CPU), "runtime.device is cpu")
     if cluster is not None:
-        return _of_the_cluster(cluster)
+        return _of_the_cluster(cluster, _assumed(job))
     here = _of_this_machine()
     if here is not None:
         return DeviceChoice(here, "this machine's GPU")
-    return DeviceChoice(device_named(ASSUMED), "assumed: name yours with launch.gpu", is_assumed=True)
+    return DeviceChoice(_assumed(job), "assumed: name yours with launch.gpu", is_assumed=True)
 
 
 def _layers_of(device: Device, cluster: ClusterSpec | None) -> Layers | None:
@@ -74,7 +74,12 @@ def _of_the_job(name: str) -> Device:
         raise SpecError(problems=[Problem(str(error), ("launch.gpu",), code="unknown_gpu")]) from error
 
 
-def _of_the_cluster(cluster: ClusterSpec) -> DeviceChoice:
+def _assumed(job: JobSpec) -> Device:
+    narrow = job.precision.quantization
+    return device_named(ASSUMED_MICROSCALING if narrow is not None and narrow.is_microscaled else ASSUMED)
+
+
+def _of_the_cluster(cluster: ClusterSpec, assumed: Device) -> DeviceChoice:
     if cluster.gpu is not None:
         try:
             return DeviceChoice(device_named(cluster.gpu), f"gpu of cluster profile {cluster.name}")
@@ -87,9 +92,9 @@ def _of_the_cluster(cluster: ClusterSpec) -> DeviceChoice:
         if device is not None:
             return DeviceChoice(device, f"gpu_type of cluster profile {cluster.name}")
         how = f"assumed: gpu_type {cluster.gpu_type} of cluster profile {cluster.name} is not known; set its gpu"
-        return DeviceChoice(device_named(ASSUMED), how, is_assumed=True)
+        return DeviceChoice(assumed, how, is_assumed=True)
     how = f"assumed: name the real one with gpu in cluster profile {cluster.name}"
-    return DeviceChoice(device_named(ASSUMED), how, is_assumed=True)
+    return DeviceChoice(assumed, how, is_assumed=True)
 
 
 def _of_this_machine() -> Device | None:

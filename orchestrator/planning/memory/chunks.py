@@ -8,8 +8,8 @@ from orchestrator.models.blocks.base import RankShape
 from orchestrator.models.layers import layers as layers_of
 from orchestrator.planning.encoder_decoder import half_job, halves_of_stage
 from orchestrator.planning.layout.chunk_layers import Kinds, kinds_of_stages
-from orchestrator.planning.memory.fp8 import kept_less
 from orchestrator.planning.memory.layer import backward_of_layer, linear_inputs, rank_shape, saved_by_layer
+from orchestrator.planning.memory.quantization import kept_less
 from orchestrator.planning.memory.t5 import kept_beyond
 from orchestrator.spec.encoder_decoder import HALVES
 from orchestrator.spec.job import JobSpec

@@ -38,8 +38,9 @@ def rank_shape(job: JobSpec) -> RankShape:
 
 def core_kernels(job: JobSpec, layers: Layers, *, is_recomputed: bool) -> CoreKernels:
     """What computes a job's blocks between their matrices. `is_recomputed`: the core of attention."""
-    in_fp8, groups = job.precision.fp8 is not None, groups_experts(job, layers)
-    return CoreKernels(layers, rotates_projection(job, layers), job.data.packs, is_recomputed, in_fp8, groups)
+    narrow, groups = job.precision.quantization, groups_experts(job, layers)
+    operand = None if narrow is None else narrow.element_bytes
+    return CoreKernels(layers, rotates_projection(job, layers), job.data.packs, is_recomputed, operand, groups)
 
 
 def saved_by_layer(job: JobSpec, layer: Layer, sizes: RankShape, layers: Layers, *, selective: bool) -> int:

@@ -16,9 +16,9 @@ from orchestrator.planning.encoder_decoder import half_job
 from orchestrator.planning.layout import pipeline
 from orchestrator.planning.layout.chunk_layers import kinds_of
 from orchestrator.planning.memory.chunks import Activations, chunks_of_stages
-from orchestrator.planning.memory.fp8 import copies_of_weights
 from orchestrator.planning.memory.layer import rank_shape, saved_by_layer
 from orchestrator.planning.memory.non_torch_memory import MIB, NonTorchMemory, outside_the_allocator
+from orchestrator.planning.memory.quantization import copies_of_weights
 from orchestrator.planning.memory.variants import capped_logits, masks
 from orchestrator.planning.memory.vision import with_images
 from orchestrator.planning.narrow_moments import ROUND_ELEMENTS as AT_A_TIME
@@ -82,8 +82,8 @@ def estimate_memory(job: JobSpec, padded_vocab: int, layers: Layers) -> Memory:
         lasting |= _of_trained(job, trained[pp], trained_experts[pp], sizes)
         lasting["buffers"] += of_blocks + in_flight.between * sizes.stream
         lasting["optimizer"] -= _shard(job, *matrices[pp], FP32)  # they have one moment
-        if copies := copies_of_weights(job, pp):
-            lasting["fp8_weights"] = copies
+        if (narrow := job.precision.quantization) and (copies := copies_of_weights(job, pp)):
+            lasting[f"{narrow.field}_weights"] = copies
         moments = _moments(
             job, padded_vocab, layers, sizes, predicted, chunks, in_flight, count, experts[pp], lasting, first, last
         )

@@ -101,7 +101,7 @@ def _more(setting: Setting, shares: Shares) -> ForwardBackward:
 def _kernels(setting: Setting, shares: Shares) -> ForwardBackward:
     """Kernels that the host starts for a layer."""
     found = _plain(setting).plus(_more(setting, shares)).plus(adapter_launches(setting, shares))
-    return found.plus(setting.device.fitted.fp8.launches) if setting.products == "fp8" else found
+    return found.plus(setting.device.fitted.quantization.launches) if setting.quantizes else found
 
 
 def _plain(setting: Setting) -> ForwardBackward:

@@ -17,9 +17,10 @@ from orchestrator.planning.time.communication import Group, group_of
 from orchestrator.planning.time.experts import dispatch_seconds, moving_seconds, routed_seconds
 from orchestrator.planning.time.kernels.attention import attention_of_variant, attention_seconds
 from orchestrator.planning.time.kernels.elementwise import embedding_seconds, layer_seconds, loss_seconds
-from orchestrator.planning.time.kernels.fp8 import casting_seconds
 from orchestrator.planning.time.kernels.gemm import Linear, gemm_seconds, peak
+from orchestrator.planning.time.kernels.quantization import casting_seconds
 from orchestrator.planning.time.setting import Setting
+from orchestrator.spec.sections.quantization import ELEMENT_BYTES
 
 Parts = dict[str, float]
 """Seconds by part."""
@@ -156,6 +157,7 @@ def linear_passes(setting: Setting, linears: Sequence[Linear], dtype: str) -> Pa
     group = group_of(setting.job, setting.device, setting.tp, 1)
     device, tokens = setting.device, setting.tokens
     overlaps = setting.kernels.overlaps_tensor_parallel
+    is_narrow = dtype in ELEMENT_BYTES
     in_pieces = overlaps and setting.kernels.sums_with_input_gradient
     forward = backward = sent_forward = sent_backward = 0.0
     for linear in linears:
@@ -167,7 +169,7 @@ def linear_passes(setting: Setting, linears: Sequence[Linear], dtype: str) -> Pa
         whole = tokens * (linear.inputs if linear.is_column else linear.outputs) * setting.size
         if setting.sp:
             # What a product reads is gathered as it is multiplied; what it gives is summed in the dtype.
-            read = group.gather_seconds(whole / setting.size if dtype == "fp8" else whole)
+            read = group.gather_seconds(whole * ELEMENT_BYTES[dtype] / setting.size if is_narrow else whole)
             given = group.gather_seconds(whole)
             ahead, back = (read, given) if linear.is_column else (given, read)
             sent_forward += group.pipelined(ahead, product) if overlaps else ahead
@@ -185,7 +187,7 @@ def linear_passes(setting: Setting, linears: Sequence[Linear], dtype: str) -> Pa
     found = Pass(
         {"gemm": forward, "tensor_parallel": sent_forward}, {"gemm": backward, "tensor_parallel": sent_backward}
     )
-    if dtype != "fp8":
+    if not is_narrow:
         return found
     casts = casting_seconds(setting, linears)
     return Pass({**found.forward, "memory_bound": casts.forward}, {**found.backward, "memory_bound": casts.backward})

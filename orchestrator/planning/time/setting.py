@@ -10,6 +10,7 @@ from orchestrator.models.blocks.registry import Block
 from orchestrator.planning.hardware.devices import Device
 from orchestrator.planning.memory.layer import rank_shape
 from orchestrator.planning.time.kernels.accesses import Kernels
+from orchestrator.planning.time.kernels.gemm import multiplies
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.model import ModelSpec
 from orchestrator.spec.sections.precision import DTYPE_BYTES
@@ -26,7 +27,7 @@ class Setting:
     kernels: Kernels
     dtype: str
     products: str
-    """Format of the layers' matrix products: "fp8", or the dtype."""
+    """Format of the layers' matrix products: "fp8", "mxfp8", "nvfp4", or the dtype."""
     size: int
     """Bytes of an activation or a weight."""
     gradient_size: int
@@ -65,6 +66,11 @@ class Setting:
         return block.routed(self.model, self.shape)
 
     @property
+    def quantizes(self) -> bool:
+        """Whether the operands of the layers' products are cast to a narrower format than the dtype."""
+        return self.products != self.dtype
+
+    @property
     def is_frozen(self) -> bool:
         """Whether only adapters are trained, and no matrix, norm or table of the model itself."""
         return self.model.has_adapters
@@ -88,7 +94,7 @@ def setting_of(job: JobSpec, padded_vocab: int, kernels: Kernels, device: Device
         device=device,
         kernels=kernels,
         dtype=job.precision.dtype,
-        products="fp8" if job.precision.fp8 is not None and "fp8" in device.peak_flops else job.precision.dtype,
+        products=_products(job, device),
         size=size,
         gradient_size=4 if job.precision.grad_reduce_in_fp32 else size,
         tp=tp,
@@ -99,3 +105,8 @@ def setting_of(job: JobSpec, padded_vocab: int, kernels: Kernels, device: Device
         own_tokens=tokens / tp if sp else tokens,
         captured=job.runtime.cuda_graphs is True,
     )
+
+
+def _products(job: JobSpec, device: Device) -> str:
+    narrow = job.precision.quantization
+    return job.precision.products if narrow is None or multiplies(device, narrow.number_format) else job.precision.dtype

@@ -227,9 +227,9 @@ def _mean_layer(setting: Setting) -> Callable[[Kinds], Pass]:
 
 
 def _layer(setting: Setting, layer: Layer) -> Pass:
-    """One layer, as the mean over those that multiply in FP8 and those that do not."""
-    fast, fp8 = layer_pass(setting, layer), setting.job.precision.fp8
-    share = 1.0 if fp8 is None or setting.products != "fp8" else fp8.share_of_layers(setting.model.num_layers)
+    """One layer, as the mean over those whose products are quantized and those whose are not."""
+    fast, narrow = layer_pass(setting, layer), setting.job.precision.quantization
+    share = narrow.share_of_layers(setting.model.num_layers) if narrow is not None and setting.quantizes else 1.0
     if share == 1.0:
         return fast
     return _blend([(layer_pass(replace(setting, products=setting.dtype), layer), 1 - share), (fast, share)])

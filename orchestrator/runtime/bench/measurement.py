@@ -191,6 +191,6 @@ def _job_facts(session: Session) -> dict[str, Any]:
         "formula": formula(job),
         "peak_flops": peak_flops(session.processes.device.name, job.precision.dtype),
         "dtype": job.precision.dtype,
-        "products": "fp8" if job.precision.fp8 is not None else job.precision.dtype,
+        "products": job.precision.products,
         "setup": setup_of(session),
     }

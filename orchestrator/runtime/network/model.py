@@ -29,7 +29,7 @@ from orchestrator.runtime.layers.config import LayerConfig
 from orchestrator.runtime.layers.experts import expert_settings, keep_experts_apart
 from orchestrator.runtime.layers.gelu import gelu, quick_gelu
 from orchestrator.runtime.layers.transformer_engine.availability import absence
-from orchestrator.runtime.layers.transformer_engine.fp8 import fp8_settings
+from orchestrator.runtime.layers.transformer_engine.quantization import quantization_settings
 from orchestrator.runtime.layers.weight_gradient import fuses_accumulation
 from orchestrator.runtime.network.gradient_reduction import finalize
 from orchestrator.runtime.network.initialization import Stream, initialize_weights
@@ -106,7 +106,7 @@ def transformer_config(job: JobSpec, device: Device, layers: Layers) -> LayerCon
         **_memory_settings(runtime),
         **_activation(model, fused=device.is_cuda and fuses_activation(model)),
         **expert_settings(job, layers),
-        **fp8_settings(job.precision, layers),
+        **quantization_settings(job.precision, layers),
         **_hybrid_settings(model),
         **prediction_settings(model),
     )

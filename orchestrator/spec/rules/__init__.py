@@ -12,7 +12,7 @@ from orchestrator.models.blocks.registry import BLOCKS
 from orchestrator.spec.job_sections import JobSections
 from orchestrator.spec.rules import notifications, operation, paths
 from orchestrator.spec.rules.base import Rule
-from orchestrator.spec.rules.kernels import cuda_graphs, flash_attention, fp8, fused, recomputation
+from orchestrator.spec.rules.kernels import cuda_graphs, flash_attention, fused, quantization, recomputation
 from orchestrator.spec.rules.model import (
     bert,
     blocks,
@@ -59,7 +59,7 @@ RULES: tuple[Rule, ...] = (
     *optimizer.RULES,
     *lora.RULES,
     *upcycling.RULES,
-    *fp8.RULES,
+    *quantization.RULES,
     *operation.RULES,
     *tensor_overlap.RULES,
     *flash_attention.RULES,

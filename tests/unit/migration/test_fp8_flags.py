@@ -1,4 +1,4 @@
-"""Megatron-LM's flags of FP8, read into a job. (The way back is in test_round_trip.)"""
+"""Megatron-LM's flags of FP8 and FP4, read into a job. (The way back is in test_round_trip.)"""
 
 from __future__ import annotations
 
@@ -25,6 +25,8 @@ ITS_OWN = {"amax_history_len": 1, "amax_compute_algo": "most_recent"}
         ("--fp8-format hybrid --fp8-recipe tensorwise --fp8-margin 2", {"recipe": "tensorwise"}),
         ("--fp8-format e4m3 --fp8-recipe blockwise", {"recipe": "blockwise"}),
         ("--fp8-format hybrid --fp8-recipe blockwise", {"recipe": "blockwise", "format": "hybrid"}),
+        ("--fp8-format e4m3 --fp8-recipe mxfp8", {"recipe": "mxfp8"}),
+        ("--fp8-format hybrid --fp8-recipe mxfp8 --fp8-margin 2", {"recipe": "mxfp8", "format": "hybrid"}),
         (
             "--fp8-format e4m3 --fp8-recipe blockwise --first-last-layers-bf16 --num-layers-at-end-in-bf16 0",
             {"recipe": "blockwise", "num_layers_at_start_in_bf16": 1},
@@ -39,6 +41,23 @@ def test_what_they_say(flags: Flags, words: str, fields: dict[str, Any] | None) 
     )
 
 
+@pytest.mark.parametrize(
+    ("words", "ends"),
+    [
+        ("--fp4-format e2m1", (0, 0)),
+        ("--fp4-format e2m1 --fp4-recipe nvfp4", (0, 0)),
+        ("--fp4-format e2m1 --num-layers-at-end-in-bf16 2", (0, 0)),
+        ("--fp4-format e2m1 --first-last-layers-bf16", (1, 1)),
+        ("--fp4-format e2m1 --first-last-layers-bf16 --num-layers-at-end-in-bf16 2", (1, 2)),
+        ("--fp4-recipe nvfp4", None),
+    ],
+)
+def test_what_those_of_fp4_say(flags: Flags, words: str, ends: tuple[int, int] | None) -> None:
+    precision = flags("--bf16", *words.split()).job.precision
+    assert precision.fp8 is None
+    assert (precision.fp4 and precision.fp4.ends_in_bf16) == ends
+
+
 SAID_BY_ITSELF = ("recipe", "delayed")
 
 
@@ -51,6 +70,9 @@ SAID_BY_ITSELF = ("recipe", "delayed")
         ("--fp8-format e5m2", "--fp8-format", "not_known"),
         ("--fp8-format hybrid --fp8-interval 2", "--fp8-interval", "no_effect"),
         ("--fp8-format hybrid --num-layers-at-end-in-bf16 1", "--num-layers-at-end-in-bf16", "no_effect"),
+        ("--fp8-format hybrid --fp8-recipe mxfp8 --fp8-margin 2", "--fp8-margin", "no_effect"),
+        ("--fp4-format e2m1 --fp8-margin 2", "--fp8-margin", "no_effect"),
+        ("--fp4-recipe nvfp4", "--fp4-recipe", "no_effect"),
     ],
 )
 def test_what_else_is_said_of_them(flags: Flags, words: str, flag: str, outcome: str) -> None:

@@ -71,7 +71,7 @@ def test_a_mask_that_no_layer_takes_changes_nothing() -> None:
         ("--window-size 10,0 --window-attn-skip-freq [1,2]", "model.window_attn_skip_freq=2"),
         ("--position-embedding-type rope --no-rope-freq [0,1]", "model.no_rope_freq=2"),
         ("--step-batch-size-schedule 0:8 10:16", "batch.rampup_batch_size=null"),
-        ("--fp4-format e2m1", "precision.fp8=null"),
+        ("--fp4-format e2m1 --fp4-recipe custom --bf16", "precision.fp4=null"),
         ("--sliding-window 64", "model.sliding_window=65"),
         ("--glu-activation geglu", "model.activation=geglu"),
     ],

@@ -46,7 +46,7 @@ def whole(migration: Migration) -> JobSpec:
         (f"{SIZES} {TRAINING} {FILES} --global-batch-size $N", ("batch.num_micro_batches=2",)),
         (f"{SIZES} {TRAINING} {FILES} --rampup-batch-size $N", ("batch.rampup_batch_size=null",)),
         (f"{SIZES} {TRAINING} {FILES} --num-layers $N", ("model.preset=gpt2",)),
-        (f"{SIZES} {TRAINING} {FILES} --fp8-format hybrid --fp8-recipe mxfp8 --bf16", ("precision.fp8=null",)),
+        (f"{SIZES} {TRAINING} {FILES} --fp8-format hybrid --fp8-recipe custom --bf16", ("precision.fp8=null",)),
     ],
 )
 def test_nothing_is_missing_then(words: str, assignments: tuple[str, ...]) -> None:

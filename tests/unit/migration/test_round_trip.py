@@ -212,7 +212,7 @@ PRECISIONS = st.one_of(
         {
             "fp8": _maybe(
                 {
-                    "recipe": st.sampled_from(("delayed", "tensorwise", "blockwise")),
+                    "recipe": st.sampled_from(("delayed", "tensorwise", "blockwise", "mxfp8")),
                     "format": st.sampled_from(("hybrid", "e4m3")),
                     "margin": st.sampled_from((0, 2)),
                     "amax_history_len": st.sampled_from((1, 16)),
@@ -223,6 +223,7 @@ PRECISIONS = st.one_of(
             )
         }
     ),
+    st.fixed_dictionaries({"fp4": _maybe({"num_layers_at_end_in_bf16": st.sampled_from((0, 1))})}),
 )
 CHECKPOINTS = _maybe(
     {

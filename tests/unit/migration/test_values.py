@@ -23,7 +23,7 @@ CONTEXTS = (
     "--wandb-project ours --wandb-exp-name first",
     f"{_GPT} --num-experts 4 --moe-use-upcycling --fp16 --optimizer sgd --position-embedding-type rope "
     "--use-rope-scaling --finetune",
-    "pretrain_bert.py --recompute-granularity selective --optimizer muon",
+    "pretrain_bert.py --recompute-granularity selective --optimizer muon --bf16 --fp4-format e2m1",
     "pretrain_t5.py --position-embedding-type relative",
     "pretrain_mamba.py --mock-data",
     "main.py --task MNLI",
@@ -44,6 +44,7 @@ SAME = {
     ("tokenizer-type", "BertWordPieceCase"): "wordpiece",
     ("tokenizer-type", "NullTokenizer"): "byte_level",
     ("tensorboard-dir", UNKNOWN): True,
+    ("fp4-format", "e2m1"): {"recipe": "nvfp4"},
 }
 """Values that have another name here."""
 UNREPEATED = ("fp8-format", "hybrid")

@@ -100,7 +100,9 @@ def jobs(draw: st.DrawFn) -> JobSpec:
         "schedule": draw(st.sampled_from([{"train_iters": 1}, {"train_samples": 1}, {"train_tokens": 10**15}])),
         "precision": {
             "dtype": "bf16" if in_fp8 else draw(st.sampled_from(["bf16", "fp32", *(["fp16"] * (device == "cuda"))])),
-            "fp8": {"recipe": draw(st.sampled_from(["delayed", "tensorwise", "blockwise"]))} if in_fp8 else None,
+            "fp8": {"recipe": draw(st.sampled_from(["delayed", "tensorwise", "blockwise", "mxfp8"]))}
+            if in_fp8
+            else None,
             "grad_reduce_in_fp32": draw(st.booleans()),
         },
         "checkpoint": draw(st.sampled_from([{}, {"save_seconds": 60}, {"keep_last": 10**6}])),

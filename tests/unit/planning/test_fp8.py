@@ -173,7 +173,7 @@ def test_it_is_planned_with_the_layers_that_can_and_stated_against_bf16() -> Non
     plan = make_plan(job("gpt-1.7b", 1, 1, 1, "precision.fp8.recipe=delayed"))
     found = forecast(plan)
     assert found.layers == TE
-    assert found.in_fp8
+    assert found.quantizes
     assert found.device.peak_flops["bf16"] * (found.time.mfu or 0) == pytest.approx(found.time.tflops_per_gpu * 1e12)
 
 

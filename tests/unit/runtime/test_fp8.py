@@ -18,11 +18,11 @@ from megatron.core.enums import Fp8Recipe
 from support.training import four_layer_job
 
 from orchestrator.errors import MissingDependency
-from orchestrator.runtime.layers.transformer_engine.fp8 import (
+from orchestrator.runtime.layers.transformer_engine.quantization import (
     QuantizedWeights,
-    fp8_settings,
     largest_values_kept,
-    require_fp8,
+    quantization_settings,
+    require_products,
 )
 from orchestrator.runtime.network.model import transformer_config
 from orchestrator.runtime.processes.device import Device
@@ -53,14 +53,14 @@ def test_megatron_core_is_told() -> None:
 
 
 def test_without_fp8_and_with_the_layers_of_torch_it_is_told_nothing() -> None:
-    assert fp8_settings(job(None).precision, "transformer_engine") == {}
+    assert quantization_settings(job(None).precision, "transformer_engine") == {}
     assert transformer_config(job("delayed"), GPU, "torch").fp8 is None, "as generation builds a model"
 
 
 def test_layers_of_torch_are_refused() -> None:
-    require_fp8(job(None).precision, "torch")
+    require_products(job(None).precision, "torch")
     with refused("missing_dependency", "precision.fp8", kind=MissingDependency):
-        require_fp8(job("delayed").precision, "torch")
+        require_products(job("delayed").precision, "torch")
 
 
 class Able:
@@ -81,13 +81,13 @@ def test_a_gpu_that_cannot_is_refused_in_transformer_engine_s_words(monkeypatch:
     for name in ("transformer_engine", "transformer_engine.pytorch"):
         monkeypatch.setitem(sys.modules, name, ModuleType(name))
     monkeypatch.setitem(sys.modules, "transformer_engine.pytorch.fp8", module)
-    require_fp8(job("delayed").precision, "transformer_engine")
-    require_fp8(job("tensorwise").precision, "transformer_engine")
+    require_products(job("delayed").precision, "transformer_engine")
+    require_products(job("tensorwise").precision, "transformer_engine")
     with refused("unavailable_fp8_recipe", "recipe: blockwise", "9.0"):
-        require_fp8(job("blockwise").precision, "transformer_engine")
+        require_products(job("blockwise").precision, "transformer_engine")
     module.FP8GlobalStateManager = SimpleNamespace(is_fp8_available=Able.is_fp8_available)
     with refused("unavailable_fp8_recipe", "recipe: blockwise"):
-        require_fp8(job("blockwise").precision, "transformer_engine")
+        require_products(job("blockwise").precision, "transformer_engine")
 
 
 class Scaled(torch.nn.Module):

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from orchestrator.spec.sections.fp8 import Fp8Spec
+from orchestrator.spec.sections.quantization import Fp8Spec
 
 DELAYED = "precision.fp8.recipe=delayed"
 
@@ -23,7 +23,7 @@ def test_a_line_is_enough(small: Any) -> None:
     assert small.job("precision.fp8.recipe=tensorwise").precision.fp8.chosen_format == "hybrid"
     assert small.job("precision.fp8.recipe=blockwise").precision.fp8.chosen_format == "e4m3"
     assert Fp8Spec(recipe="blockwise", format="hybrid").chosen_format == "hybrid"
-    assert small.refused("precision.fp8.recipe=mxfp8")
+    assert small.refused("precision.fp8.recipe=custom")
 
 
 REFUSED: dict[tuple[str, ...], list[str]] = {

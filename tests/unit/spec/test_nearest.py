@@ -34,6 +34,7 @@ PATHS = {path.rpartition(".")[2]: path for path in sorted(leaf_paths(), key=lamb
 OFFERED = re.compile(r"nearest (\w+): ([\d.]+)(?: or ([\d.]+))?([^;\n]*)")
 
 FP8 = ["precision.fp8={recipe: delayed}", "runtime.layers=auto"]
+FP4 = ["precision.fp4={recipe: nvfp4}", "runtime.layers=auto"]
 MAMBA = ["model.architecture=mamba", "model.mamba_num_groups=4", "model.position_embedding_type=rope"]
 UNEVEN = "parallelism.num_layers_in_first_pipeline_stage"
 UPCYCLED = "checkpoint={pretrained: dense, upcycle: true}"
@@ -132,12 +133,16 @@ CASES: list[tuple[str, str, list[str], str, str]] = [
     ("schedule.rampup_sizes", "llama3-8b", [f"{RAMP}.increment=60"], "batch.rampup_batch_size.increment", "increment"),
     ("schedule.rampup_passes", "llama3-8b", [f"{RAMP}.increment=7"], "batch.rampup_batch_size.increment", "increment"),
     ("schedule.rampup_passes", "llama3-8b", ["MICRO=3"], "batch.rampup_batch_size.increment", "micro_batch_size"),
-    ("fp8.fp8_matrix_sizes", "gpt-1.7b", [*FP8, "HIDDEN=2056", "HEADS=8"], "model.hidden_size", "hidden_size"),
-    ("fp8.fp8_matrix_sizes", "gpt-1.7b", [*FP8, "FFN=9200", "TP=2", "GPUS=2"],
+    ("quantization.fp8_matrix_sizes", "gpt-1.7b", [*FP8, "HIDDEN=2056", "HEADS=8"], "model.hidden_size", "hidden_size"),
+    ("quantization.fp8_matrix_sizes", "gpt-1.7b", [*FP8, "FFN=9200", "TP=2", "GPUS=2"],
      "model.ffn_hidden_size", "ffn_hidden_size TP"),
-    ("fp8.fp8_matrix_sizes", "gpt-1.7b", ["precision.fp8={recipe: blockwise}", "TP=2", "SP", "GPUS=2", "HIDDEN=2080"],
+    ("quantization.fp8_matrix_sizes", "gpt-1.7b",
+     ["precision.fp8={recipe: blockwise}", "TP=2", "SP", "GPUS=2", "HIDDEN=2080"],
      "model.hidden_size", "hidden_size"),
-    ("fp8.fp8_tokens", "gpt-1.7b", [*FP8, "LENGTH=1001"], "model.seq_length", "seq_length micro_batch_size"),
+    ("quantization.fp4_matrix_sizes", "gpt-1.7b", [*FP4, "FFN=9248", "TP=2", "GPUS=2"],
+     "model.ffn_hidden_size", "ffn_hidden_size TP"),
+    ("quantization.fp8_tokens", "gpt-1.7b", [*FP8, "LENGTH=1001"], "model.seq_length", "seq_length micro_batch_size"),
+    ("quantization.fp4_tokens", "gpt-1.7b", [*FP4, "LENGTH=1002"], "model.seq_length", "seq_length micro_batch_size"),
     ("operation.exported_checkpoints", "gpt-345m", ["checkpoint={save_interval: 100, export: {interval: 250}}"],
      "checkpoint.export.interval", "interval save_interval"),
 ]  # fmt: skip

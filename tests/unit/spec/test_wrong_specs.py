@@ -47,6 +47,7 @@ from tests.unit.spec import (
     test_cuda_graphs,
     test_files,
     test_fp8,
+    test_microscaling,
     test_paths,
     test_rules,
     test_tensor_overlap,
@@ -63,6 +64,7 @@ SMALL_JOBS: list[tuple[str, ...]] = [
     *test_rules.BESIDE_ANOTHER,
     *test_rules.NOT_WHOLE,
     *test_fp8.REFUSED,
+    *test_microscaling.REFUSED,
     *test_variants.REFUSED,
     *((setting,) for setting in test_paths.REPLACED_BY_A_SHELL),
     *((*overrides, f"{GRAPHS}=true") for overrides, _ in test_cuda_graphs.OBSTACLES),
@@ -121,7 +123,7 @@ def small_jobs() -> Iterator[Problem]:
 
 def planned_jobs() -> Iterator[Problem]:
     """Of jobs that keep the rules, and of what they need."""
-    for gpu, recipe in (("A100", "delayed"), ("L40S", "blockwise")):
+    for gpu, recipe in (("A100", "delayed"), ("L40S", "blockwise"), ("H100", "mxfp8")):
         plan = make_plan(build_job(precision={"fp8": {"recipe": recipe}}, launch={"gpu": gpu}))
         yield from judge(plan, forecast(plan), None).stops
     yield from make_plan(build_job(data=test_plan.AWAY)).warnings

@@ -170,7 +170,7 @@ class Report:
         columns += ["predicted s", "corrected s", "measured s"] if self.trials else ["s/step"]
         columns += [
             f"tokens/s/{computing_unit(self.choice.device.name)}",
-            "MFU" if self.job.precision.fp8 is None else "of bf16 peak",
+            "MFU" if self.job.precision.quantization is None else "of bf16 peak",
             "GiB",
             "",
         ]
@@ -231,7 +231,7 @@ class Report:
         candidate = each.candidate
         how = "measured" if each.is_measured else "predicted" if not self.trials else "predicted, corrected by trials"
         speed = candidate.step_seconds / each.step_seconds
-        of_which = "" if self.job.precision.fp8 is None else " of the bf16 peak"
+        of_which = "" if self.job.precision.quantization is None else " of the bf16 peak"
         mfu = f", MFU {candidate.time.mfu * speed:.1%}{of_which}" if candidate.time.mfu is not None else ""
         tokens = candidate.time.tokens_per_second_per_gpu * speed
         return (

@@ -69,11 +69,12 @@ def rotated_part(job: Job[LatentFields]) -> Iterator[Problem]:
 
 
 def untried_with_latents(job: Job[LatentFields]) -> Iterator[Problem]:
-    """FP8 and offloading go by the layers of Transformer Engine, and were not tried on a GPU."""
+    """FP8, FP4 and offloading go by the layers of Transformer Engine, and were not tried on a GPU."""
     if not job.model.has_latent_attention:
         return
     tried = {
         "precision.fp8": job.precision.fp8 is None,
+        "precision.fp4": job.precision.fp4 is None,
         "runtime.cpu_offloading_num_layers": job.runtime.cpu_offloading_num_layers is None,
     }
     for path, is_fine in tried.items():

@@ -47,8 +47,9 @@ def backward(model: Fields, shape: RankShape, kernels: CoreKernels) -> int:
     first_linear = gradient - inside + shape.whole_stream + of_first * weight
     if shape.sequence_parallel:
         first_linear += shape.stream + (gathered if kernels.layers == "transformer_engine" else 0)
-    if kernels.in_fp8:
-        # The gradient of a linear's output is cast in both orders, and is still there itself; its input was one byte.
-        second_linear += shape.whole_stream
-        first_linear += of_first * inside + inside // 2
+    if kernels.operand_bytes is not None:
+        # The gradient of a linear's output is cast in both orders, and is still there itself; its input was narrow.
+        cast, narrow = 2 * kernels.operand_bytes / shape.width, 1 - kernels.operand_bytes / shape.width
+        second_linear += int(shape.whole_stream * cast)
+        first_linear += int(of_first * inside * cast + inside * narrow)
     return max(second_linear, activation, first_linear)

@@ -42,6 +42,7 @@ def untried_with_predictions(job: Job[PredictionFields]) -> Iterator[Problem]:
         return
     refused = {
         "precision.fp8": job.precision.fp8 is not None,
+        "precision.fp4": job.precision.fp4 is not None,
         "runtime.cpu_offloading_num_layers": runtime.cpu_offloading_num_layers is not None,
         "runtime.train_step": runtime.train_step is not None,
         "data.chat": job.data.packs,

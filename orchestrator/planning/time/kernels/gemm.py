@@ -7,6 +7,7 @@ from typing import NamedTuple
 from orchestrator.planning.hardware.devices import Device
 from orchestrator.planning.hardware.fitted_constants import Gemm
 from orchestrator.spec.sections.precision import DTYPE_BYTES
+from orchestrator.spec.sections.quantization import ELEMENT_BYTES
 
 
 class Linear(NamedTuple):
@@ -19,18 +20,38 @@ class Linear(NamedTuple):
     is_column: bool
 
 
+class _Rate(NamedTuple):
+    """How fast operands of a quantized format are multiplied."""
+
+    peak: str
+    """Whose peak it is in `devices.json`."""
+    speedup: int
+    """Over bf16."""
+
+
+_RATES = {"fp8": _Rate("fp8", 2), "mxfp8": _Rate("fp8", 2), "nvfp4": _Rate("fp4", 4)}
+"""By format of the operands."""
+
+
+def multiplies(device: Device, number_format: str) -> bool:
+    """Whether a device multiplies operands in FP8, MXFP8 or NVFP4."""
+    return _RATES[number_format].peak in device.peak_flops
+
+
 def gemm_seconds(m: float, n: float, k: float, device: Device, dtype: str) -> float:
-    """Seconds of an [m, k] by [k, n] product: the slower of arithmetic and memory. `dtype` fp8: of operands in FP8 that
-    are there, with a result in bf16.
+    """Seconds of an [m, k] by [k, n] product: the slower of arithmetic and memory. `dtype` fp8, mxfp8 or nvfp4: of
+    operands in this format that are there, with a result in bf16.
     """
-    in_fp8 = dtype == "fp8"
-    read, written = (1, DTYPE_BYTES["bf16"]) if in_fp8 else (DTYPE_BYTES[dtype], DTYPE_BYTES[dtype])
     efficiency, fitted = device.efficiency, device.fitted.gemm
-    prologue, reached = fitted.prologue_steps, 1.0
-    if in_fp8:
-        prologue, reached = 2 * prologue, fitted.fp8_of_bf16
+    read: float
+    if (rate_of := _RATES.get(dtype)) is None:
+        read = written = DTYPE_BYTES[dtype]
+        prologue, reached, of_peak = fitted.prologue_steps, 1.0, dtype
+    else:
+        read, written = ELEMENT_BYTES[dtype], DTYPE_BYTES["bf16"]
+        prologue, reached, of_peak = rate_of.speedup * fitted.prologue_steps, fitted.fp8_of_bf16, rate_of.peak
     undisturbed = efficiency.gemm * _tiled(m, n, k, prologue, device.multiprocessors, fitted)
-    rate = peak(device, dtype) * reached * min(undisturbed, efficiency.gemm_at_power_limit)
+    rate = peak(device, of_peak) * reached * min(undisturbed, efficiency.gemm_at_power_limit)
     arithmetic = 2.0 * m * n * k / rate
     memory = (read * (m * k + k * n) + written * m * n) / (device.memory_bandwidth * efficiency.memory)
     return max(arithmetic, memory, 0.0 if device.is_cpu else fitted.shortest_seconds)

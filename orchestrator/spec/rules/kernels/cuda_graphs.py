@@ -36,6 +36,9 @@ def obstacles(job: JobSections) -> Iterator[tuple[str, str]]:
         yield "model.mtp_num_layers", "it was not measured for multi-token prediction"
     if model.has_vision:
         yield "model.vision", "it was not measured for images"
+    narrow = job.precision.quantization
+    if narrow is not None and narrow.is_microscaled:
+        yield f"precision.{narrow.field}", f"it was not tried in {narrow.number_format.upper()}"
     recipe = None if job.precision.fp8 is None else job.precision.fp8.recipe
     if recipe == "delayed" and job.data_parallel_size > 1:
         yield "precision.fp8.recipe", "with delayed scaling, replicas exchange largest values within each pass"

@@ -17,6 +17,7 @@ _NOT_OF_HYBRIDS = {
     "model.sliding_window": "windows need attention in every layer",
     "model.attention_logit_softcapping": "capped scores need attention in every layer",
     "precision.fp8": "its state space layers have not been tried in FP8",
+    "precision.fp4": "its state space layers have not been tried in FP4",
     "runtime.recompute_granularity": "state space layers already recompute what needs memory",
     "runtime.cpu_offloading_num_layers": "it needs a decoder with identical layers",
 }

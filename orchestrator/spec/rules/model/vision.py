@@ -19,6 +19,7 @@ _NOT_TRIED = {
     "model.num_experts": "experts with images are not in this version",
     "runtime.train_step": "a custom step would not pass images to the model",
     "precision.fp8": "the image encoder was not tested in FP8",
+    "precision.fp4": "the image encoder was not tested in FP4",
     "runtime.cpu_offloading_num_layers": "the encoder's activations would stay on the GPU",
 }
 

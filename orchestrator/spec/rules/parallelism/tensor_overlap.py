@@ -25,7 +25,7 @@ _FURTHEST = 2**31
 
 def obstacles(job: JobSections) -> Iterator[tuple[str, str]]:
     """Fields that rule it out, each with the reason. Of jobs without tensor parallelism nothing is said."""
-    degrees, model, runtime, fp8 = job.parallelism, job.model, job.runtime, job.precision.fp8
+    degrees, model, runtime, narrow = job.parallelism, job.model, job.runtime, job.precision.quantization
     if degrees.tensor_model_parallel_size == 1:
         return
     if not degrees.uses_sequence_parallel:
@@ -56,10 +56,8 @@ def obstacles(job: JobSections) -> Iterator[tuple[str, str]]:
         yield "runtime.train_step", "a custom step may compute on other shapes than a micro-batch's"
     if job.precision.dtype != "bf16":
         yield "precision.dtype", "its buffers are bf16"
-    if fp8 is not None and (
-        fp8.recipe == "blockwise" or fp8.num_layers_at_start_in_bf16 or fp8.num_layers_at_end_in_bf16
-    ):
-        yield "precision.fp8", "its buffers need tensors with one scale, in every layer"
+    if narrow is not None and (narrow.scales_blocks or any(narrow.ends_in_bf16)):
+        yield f"precision.{narrow.field}", "its buffers need tensors with one scale, in every layer"
     yield from _sizes(job)
 
 

@@ -1,4 +1,4 @@
-"""Seconds of what FP8 adds to a matrix product: its operands are cast, in both orders, before it."""
+"""Seconds of what FP8 and FP4 add to a matrix product: its operands are cast, in both orders, before it."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ def casting_seconds(setting: Setting, linears: Iterable[Linear]) -> ForwardBackw
     """Casting the inputs of linear layers forward, the gradients of their outputs backward, and once per step, at the
     first micro-batch, their weights.
     """
-    fp8 = setting.job.precision.fp8
-    assert fp8 is not None, "products are in FP8"
-    each = setting.device.fitted.fp8.cast_bytes[fp8.recipe]
+    precision, fitted = setting.job.precision, setting.device.fitted.quantization
+    recipe = precision.fp8.recipe if precision.fp8 is not None else precision.products
+    each = {**fitted.cast_bytes, **fitted.block_cast_bytes}[recipe]
     forward = backward = 0.0
     for linear in linears:
         weights = linear.inputs * linear.outputs / max(setting.job.num_micro_batches, 1)

@@ -1,5 +1,5 @@
-"""Matrix products in FP8: whether this process can do them, what of them an evaluation must leave as it is, and which
-micro-batches of captured passes make the weights' FP8 anew.
+"""Matrix products in FP8 and FP4: whether this process can do them, what of them an evaluation must leave as it is, and
+which micro-batches of captured passes make the weights' FP8 anew.
 """
 
 from __future__ import annotations
@@ -14,55 +14,80 @@ import torch
 from orchestrator.errors import MissingDependency, UserError
 from orchestrator.runtime.layers.transformer_engine.availability import absence
 from orchestrator.spec.sections.precision import PrecisionSpec
+from orchestrator.spec.sections.quantization import Fp4Spec, Fp8Spec
 from orchestrator.spec.sections.runtime import Layers
 
 _CHECKS = {
     "delayed": "is_fp8_available",
     "tensorwise": "is_fp8_available",
     "blockwise": "is_fp8_block_scaling_available",
+    "mxfp8": "is_mxfp8_available",
+    "nvfp4": "is_nvfp4_available",
 }
+"""By recipe, what is asked of Transformer Engine."""
+_MICROSCALING = 10
+"""Major compute capability of GPUs that multiply microscaled blocks in every order that a training needs. Transformer
+Engine lets NVFP4 pass on 12.x, where its Hadamard transform fails."""
 
 
-def require_fp8(precision: PrecisionSpec, layers: Layers) -> None:
+def require_products(precision: PrecisionSpec, layers: Layers) -> None:
     """Raises MissingDependency where Transformer Engine's layers are not used, UserError where this GPU or its software
-    cannot multiply in FP8 as the recipe says. Nothing to do for a job without FP8.
+    cannot multiply in FP8 or FP4 as the recipe says. Nothing to do for a job without either.
     """
-    if precision.fp8 is None:
+    narrow = precision.quantization
+    if narrow is None:
         return
+    path = f"precision.{narrow.field}"
     if layers != "transformer_engine":
         raise MissingDependency(
-            f"precision.fp8 needs Transformer Engine's layers, and this run has torch's: {absence()}; "
-            "leave precision.fp8 out to train in bf16"
+            f"{path} needs Transformer Engine's layers, and this run has torch's: {absence()}; "
+            f"leave {path} out to train in bf16"
         )
-    recipe = precision.fp8.recipe
+    if narrow.is_microscaled:
+        _require_microscaling(path, narrow)
     manager: Any = importlib.import_module("transformer_engine.pytorch.fp8").FP8GlobalStateManager
-    check = getattr(manager, _CHECKS[recipe], None)
+    check = getattr(manager, _CHECKS[narrow.recipe], None)
     able, reason = check() if check is not None else (False, "this version of Transformer Engine is too old")
     if not able:
         raise UserError(
-            f"precision.fp8 with recipe: {recipe} cannot run here: {reason.rstrip('.')}; "
-            "use another GPU or recipe, or leave out precision.fp8 to train in bf16",
+            f"{path} with recipe: {narrow.recipe} cannot run here: {reason.rstrip('.')}; "
+            f"use another GPU or recipe, or leave out {path} to train in bf16",
             code="unavailable_fp8_recipe",
         )
 
 
-def fp8_settings(precision: PrecisionSpec, layers: Layers) -> dict[str, Any]:
-    """What TransformerConfig takes about FP8; nothing for a job without it, and for torch's layers, which generate text
-    in bf16 from any checkpoint.
+def _require_microscaling(path: str, narrow: Fp8Spec | Fp4Spec) -> None:
+    major, minor = torch.cuda.get_device_capability()
+    if major != _MICROSCALING:
+        raise UserError(
+            f"{path} with recipe: {narrow.recipe} needs a GPU of compute capability 10.x (B200, GB200, B300), and this "
+            f"one has {major}.{minor}; use such a GPU, fp8 with another recipe, or leave out {path} to train in bf16",
+            code="gpu_without_microscaling",
+        )
+
+
+def quantization_settings(precision: PrecisionSpec, layers: Layers) -> dict[str, Any]:
+    """What TransformerConfig takes about FP8 and FP4; nothing for a job without either, and for torch's layers, which
+    generate text in bf16 from any checkpoint.
     """
-    fp8 = precision.fp8
-    if fp8 is None or layers != "transformer_engine":
+    narrow, fp8 = precision.quantization, precision.fp8
+    if narrow is None or layers != "transformer_engine":
         return {}
-    start, end = fp8.num_layers_at_start_in_bf16, fp8.num_layers_at_end_in_bf16
+    start, end = narrow.ends_in_bf16
+    ends = {
+        "first_last_layers_bf16": bool(start or end),
+        "num_layers_at_start_in_bf16": start,
+        "num_layers_at_end_in_bf16": end,
+    }
+    if fp8 is None:
+        return {"fp4": "e2m1", "fp4_recipe": narrow.recipe, **ends}
     return {
         "fp8": fp8.chosen_format,
         "fp8_recipe": fp8.recipe,
         "fp8_margin": fp8.margin,
         "fp8_amax_history_len": fp8.amax_history_len,
         "fp8_amax_compute_algo": fp8.amax_compute_algo,
-        "first_last_layers_bf16": bool(start or end),
-        "num_layers_at_start_in_bf16": start,
-        "num_layers_at_end_in_bf16": end,
+        **ends,
     }
 
 

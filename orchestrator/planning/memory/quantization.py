@@ -1,9 +1,9 @@
-"""What FP8 changes in the memory of one rank, in bytes.
+"""What FP8 and FP4 change in the memory of one rank, in bytes.
 
-Weights stay in bf16, and Transformer Engine keeps a copy of them in FP8 in both orders (Hopper multiplies in one order
-only). What a linear layer keeps of its input for the gradient of its weight is one byte per element instead of two.
-Layers at the ends that stay in bf16 count as if they were a part of each. Scaling factors are not counted: at the most
-4 bytes for each 128 elements (blockwise).
+Weights stay in bf16, and Transformer Engine keeps a copy of them in the narrow format in both orders: Hopper multiplies
+in one order only, and in MXFP8 and NVFP4 each order has blocks, and so scaling factors, of its own. Of its input, a
+linear layer keeps one of these copies for the gradient of its weight, in place of bf16: one byte per element instead of
+two in FP8. Layers at the ends that stay in bf16 count as if they were a part of each.
 """
 
 from __future__ import annotations
@@ -15,14 +15,15 @@ from orchestrator.planning.encoder_decoder import half_job, halves_of_stage
 from orchestrator.planning.layout.chunk_layers import in_stages
 from orchestrator.planning.parameters.layer import degrees_of, layer_parameters
 from orchestrator.spec.job import JobSpec
+from orchestrator.spec.sections.precision import DTYPE_BYTES
 
 _BOTH_ORDERS = 2
 
 
 def copies_of_weights(job: JobSpec, stage: int) -> int:
     """Of the matrices of a stage."""
-    fp8 = job.precision.fp8
-    if fp8 is None:
+    narrow = job.precision.quantization
+    if narrow is None:
         return 0
     model, degrees = job.model, degrees_of(job.parallelism)
     if model.family.is_encoder_decoder:
@@ -33,15 +34,16 @@ def copies_of_weights(job: JobSpec, stage: int) -> int:
                 count += held * 4 * model.hidden_size * model.num_attention_heads * model.head_dim // degrees.tp
     else:
         count = in_stages(job, partial(layer_parameters, model, degrees))[stage]
-    return int(_BOTH_ORDERS * count * fp8.share_of_layers(job.model.num_layers))
+    return int(_BOTH_ORDERS * narrow.element_bytes * count * narrow.share_of_layers(job.model.num_layers))
 
 
 def kept_less(job: JobSpec, sizes: RankShape, of_mlp: int) -> int:
     """What one layer keeps less of a micro-batch. `of_mlp`: bytes in bf16 of the inputs of linears inside its MLP."""
-    fp8 = job.precision.fp8
-    if fp8 is None:
+    narrow, fp8 = job.precision.quantization, job.precision.fp8
+    if narrow is None:
         return 0
     # The attention keeps its output as well; with delayed scaling the linear behind it does not share it.
     given = sizes.tokens * (job.model.attention.scores(job.model).output // sizes.tp) * sizes.width
-    twice = given if fp8.recipe == "delayed" else 0
-    return int((2 * sizes.stream + of_mlp - twice) // 2 * fp8.share_of_layers(job.model.num_layers))
+    twice = given if fp8 is not None and fp8.recipe == "delayed" else 0
+    saved = 1 - narrow.element_bytes / DTYPE_BYTES["bf16"]
+    return int((2 * sizes.stream + of_mlp - twice) * saved * narrow.share_of_layers(job.model.num_layers))

@@ -1,4 +1,4 @@
-"""Matrix products in FP8."""
+"""Matrix products in FP8 and FP4."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from typing import Any, get_args
 from orchestrator.migration.combined_flags.base import FlagGroup
 from orchestrator.migration.megatron_flags.flag_writer import FlagWriter
 from orchestrator.migration.megatron_flags.given_flags import GivenFlags
-from orchestrator.spec.sections.fp8 import Fp8Format, Fp8Recipe, Fp8Spec
+from orchestrator.spec.sections.quantization import Fp4Recipe, Fp8Format, Fp8Recipe, Fp8Spec
 
-FP8 = "precision.fp8"
+FP8, FP4 = "precision.fp8", "precision.fp4"
 _FORMAT, _RECIPE, _ENDS = "fp8-format", "fp8-recipe", "first-last-layers-bf16"
+_FORMAT_OF_FP4, _RECIPE_OF_FP4, _E2M1 = "fp4-format", "fp4-recipe", "e2m1"
 _OF_DELAYED: dict[str, tuple[str, Any]] = {
     "fp8-margin": ("margin", 0),
     "fp8-amax-history-len": ("amax_history_len", 1),
@@ -23,11 +24,38 @@ _COUNTS = {
 }
 
 
-def read_fp8(given: GivenFlags) -> None:
-    details = (_RECIPE, *_OF_DELAYED, _ENDS, *_COUNTS)
-    if not given.has(_FORMAT):
-        given.no_effect(details, "Megatron-LM takes it with --fp8-format only")
+def read_quantization(given: GivenFlags) -> None:
+    """FP8 and FP4; Megatron-LM refuses both together."""
+    if given.has(_FORMAT_OF_FP4) and given.has(_FORMAT):
+        given.refuse_value(_FORMAT_OF_FP4, FP4, "products are in FP8 or in FP4")
+        given.no_effect(_RECIPE_OF_FP4, "it goes with --fp4-format")
+    elif given.has(_FORMAT_OF_FP4):
+        _read_fp4(given)
+    given.no_effect(_RECIPE_OF_FP4, "Megatron-LM takes it with --fp4-format only")
+    if given.has(_FORMAT):
+        _read_fp8(given)
+    given.no_effect((_RECIPE, *_OF_DELAYED), "Megatron-LM takes it with --fp8-format only")
+    given.no_effect((_ENDS, *_COUNTS), "Megatron-LM takes it with --fp8-format or --fp4-format only")
+
+
+def _read_fp4(given: GivenFlags) -> None:
+    format_, recipe = given.text(_FORMAT_OF_FP4), given.text(_RECIPE_OF_FP4) if given.has(_RECIPE_OF_FP4) else "nvfp4"
+    if format_ != _E2M1:
+        given.write_it(_FORMAT_OF_FP4, FP4, None if format_ is None else f"this version supports {_E2M1}")
+        given.no_effect(_RECIPE_OF_FP4, "it goes with --fp4-format")
         return
+    if recipe not in get_args(Fp4Recipe):
+        reason = f"this version has the recipe {_or(Fp4Recipe)}"
+        given.refuse_value(_RECIPE_OF_FP4, FP4, reason)
+        given.not_supported(_FORMAT_OF_FP4, reason, FP4)
+        return
+    given.carry(_FORMAT_OF_FP4, FP4, {"recipe": recipe, **_ends(given, FP4)})
+    if given.has(_RECIPE_OF_FP4):
+        given.settle(_RECIPE_OF_FP4, "carried", f"{FP4}.recipe", recipe)
+
+
+def _read_fp8(given: GivenFlags) -> None:
+    details = (_RECIPE, *_OF_DELAYED, _ENDS, *_COUNTS)
     format_, recipe = given.text(_FORMAT), given.text(_RECIPE) if given.has(_RECIPE) else "delayed"
     if format_ not in get_args(Fp8Format):
         given.write_it(_FORMAT, FP8, None if format_ is None else f"this version supports {_or(Fp8Format)}")
@@ -43,7 +71,7 @@ def read_fp8(given: GivenFlags) -> None:
     if Fp8Spec.model_validate(fields).chosen_format != format_:
         fields["format"] = format_
     fields |= _history(given) if recipe == "delayed" else {}
-    fields |= _ends(given)
+    fields |= _ends(given, FP8)
     given.carry(_FORMAT, FP8, fields)
     if given.has(_RECIPE):
         given.settle(_RECIPE, "carried", f"{FP8}.recipe", recipe)
@@ -68,8 +96,8 @@ def _history(given: GivenFlags) -> dict[str, Any]:
     return fields
 
 
-def _ends(given: GivenFlags) -> dict[str, Any]:
-    """First and last layers in bf16."""
+def _ends(given: GivenFlags, path: str) -> dict[str, Any]:
+    """First and last layers in bf16, of the section at `path`."""
     if not given.has(_ENDS):
         given.no_effect(tuple(_COUNTS), "Megatron-LM takes it with --first-last-layers-bf16 only")
         return {}
@@ -79,12 +107,12 @@ def _ends(given: GivenFlags) -> dict[str, Any]:
         if given.has(flag):
             count = given.number(flag)
             if count is None:
-                given.write_it(flag, f"{FP8}.{name}")
+                given.write_it(flag, f"{path}.{name}")
                 continue
-            given.settle(flag, "carried", f"{FP8}.{name}", count)
+            given.settle(flag, "carried", f"{path}.{name}", count)
         if count:
             fields[name] = count
-    given.settle(_ENDS, "carried", FP8, fields)
+    given.settle(_ENDS, "carried", path, fields)
     return fields
 
 
@@ -92,10 +120,20 @@ def _or(choices: Any) -> str:
     return ", ".join(get_args(choices))
 
 
-def write_fp8(writer: FlagWriter) -> None:
-    fp8 = writer.job.precision.fp8
-    if fp8 is None:
-        return
+def write_quantization(writer: FlagWriter) -> None:
+    narrow = writer.job.precision.quantization
+    if isinstance(narrow, Fp8Spec):
+        _write_fp8(writer, narrow)
+    elif narrow is not None:
+        writer.add("TRAINING", _FORMAT_OF_FP4, _E2M1)
+        writer.add("TRAINING", _RECIPE_OF_FP4, narrow.recipe)
+    if narrow is not None and any(narrow.ends_in_bf16):
+        writer.add("TRAINING", _ENDS)
+        for flag, count in zip(_COUNTS, narrow.ends_in_bf16, strict=True):
+            writer.add("TRAINING", flag, count)
+
+
+def _write_fp8(writer: FlagWriter, fp8: Fp8Spec) -> None:
     writer.add("TRAINING", _FORMAT, fp8.chosen_format)
     writer.add("TRAINING", _RECIPE, fp8.recipe)
     if fp8.format is not None and fp8.format == Fp8Spec(recipe=fp8.recipe).chosen_format:
@@ -104,17 +142,17 @@ def write_fp8(writer: FlagWriter) -> None:
         for flag, (name, default) in _OF_DELAYED.items():
             if getattr(fp8, name) != default:
                 writer.add("TRAINING", flag, getattr(fp8, name))
-    if fp8.num_layers_at_start_in_bf16 or fp8.num_layers_at_end_in_bf16:
-        writer.add("TRAINING", _ENDS)
-        for flag, name in _COUNTS.items():
-            writer.add("TRAINING", flag, getattr(fp8, name))
 
 
-FP8_TOGETHER = (
+QUANTIZATION = (
     FlagGroup(
-        {_FORMAT: 1, _RECIPE: 1, **dict.fromkeys(_OF_DELAYED, 1), _ENDS: 0, **dict.fromkeys(_COUNTS, 1)},
-        read_fp8,
-        write_fp8,
-        (FP8,),
+        {
+            **dict.fromkeys((_FORMAT, _RECIPE, *_OF_DELAYED, _FORMAT_OF_FP4, _RECIPE_OF_FP4), 1),
+            _ENDS: 0,
+            **dict.fromkeys(_COUNTS, 1),
+        },
+        read_quantization,
+        write_quantization,
+        (FP8, FP4),
     ),
 )
