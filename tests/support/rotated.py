@@ -6,10 +6,10 @@ import torch
 
 
 def rotated_by_operations(
-    packed: torch.Tensor, frequencies: torch.Tensor
+    joined: torch.Tensor, frequencies: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """What `layers.rotation.rotated` returns, in tensors of their own."""
-    query, key, value = packed.split([packed.size(-2) - 2, 1, 1], dim=-2)
+    query, key, value = joined.split([joined.size(-2) - 2, 1, 1], dim=-2)
     cos, sin = frequencies.cos().unsqueeze(-2), frequencies.sin().unsqueeze(-2)
     return _turned(query, cos, sin).flatten(2, 3), _turned(key, cos, sin).squeeze(-2), value.squeeze(-2)
 

@@ -167,18 +167,18 @@ class CudaRotation:
     """`kernels.rotation`: it rotates in place, or into tensors of its own."""
 
     @staticmethod
-    def rotate(packed: Any, frequencies: Any, *, back: bool = False) -> None:
-        assert packed.is_contiguous()
+    def rotate(joined: Any, frequencies: Any, *, back: bool = False) -> None:
+        assert joined.is_contiguous()
 
     @staticmethod
-    def unpack(packed: Any, frequencies: Any) -> Any:
-        s, b, groups, members, d = packed.shape
+    def split(joined: Any, frequencies: Any) -> Any:
+        s, b, groups, members, d = joined.shape
         return tuple(
-            torch.zeros(s, b, heads, d, dtype=packed.dtype) for heads in (groups * (members - 2), groups, groups)
+            torch.zeros(s, b, heads, d, dtype=joined.dtype) for heads in (groups * (members - 2), groups, groups)
         )
 
     @staticmethod
-    def pack(query: Any, key: Any, value: Any, frequencies: Any) -> Any:
+    def join(query: Any, key: Any, value: Any, frequencies: Any) -> Any:
         s, b, heads, d = query.shape
         return torch.zeros(s, b, key.size(2), heads // key.size(2) + 2, d, dtype=query.dtype)
 
