@@ -10,7 +10,6 @@ from orchestrator.conversion.weight_mapping import (
     FURTHER_LAYER,
     VISION,
     Weight,
-    layers_differ,
     stack_of,
 )
 from orchestrator.models.blocks.grouped_query_attention.matrices import cross_matrices
@@ -19,7 +18,7 @@ from orchestrator.models.blocks.multi_token_prediction import matrices as multi_
 from orchestrator.models.blocks.registry import TokenMixer
 from orchestrator.models.blocks.state_space import weights as state_space
 from orchestrator.models.blocks.weights import linears
-from orchestrator.models.layers import mixers_of
+from orchestrator.models.layers import layers_differ, mixers_of
 from orchestrator.spec.model import ModelSpec
 from orchestrator.spec.vision import VisionSpec
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from orchestrator.models.blocks.registry import GROUPED_QUERY
 from orchestrator.models.blocks.weights import Rule
-from orchestrator.models.layers import layer_kinds, mixers_of
+from orchestrator.models.layers import layer_kinds, layers_differ, mixers_of
 from orchestrator.spec.model import ModelSpec
 
 ENCODER, DECODER, VISION = "encoder.layers.", "decoder.layers.", "vision.block.layers."
@@ -232,14 +232,6 @@ def _by_expert(
     for expert in range(model.expert_count):
         theirs = tuple(name.format(n=layer, e=expert) for name in rule.theirs)
         yield Weight(rule, (*place, expert), (*within, model.expert_count), theirs)
-
-
-def layers_differ(model: ModelSpec) -> bool:
-    """Whether only some layers have experts or linear attention, or it is a hybrid: then each has keys of its own, with
-    its number.
-    """
-    some_routed = any(model.moe_layers) and not all(model.moe_layers)
-    return model.family.is_hybrid or model.has_linear_attention or some_routed
 
 
 def stack_of(key: str) -> str:

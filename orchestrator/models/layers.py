@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from orchestrator.models.blocks.base import Matrix
 from orchestrator.models.blocks.registry import (
+    ATTENTIONS,
+    BLOCKS,
     EXPERTS,
     GATED_DELTA_NET,
     MLP,
@@ -58,12 +60,24 @@ def mixers_of(model: Any) -> tuple[TokenMixer, ...]:
     return tuple(map(attentions.__getitem__, model.linear_attention_layers))
 
 
+def blocks_of(model: Any) -> tuple[Block, ...]:
+    """Its attention, and every block that is none; of these, some may be in no layer of it."""
+    return (attention_of(model), *(block for block in BLOCKS if block not in ATTENTIONS))
+
+
 def prediction_layers(model: Any) -> tuple[Layer, ...]:
     """The blocks of each layer behind the last one that predicts a further token: those of that one."""
     if not model.predicts_further:
         return ()
     count: int = model.mtp_num_layers
     return ((MULTI_TOKEN_PREDICTION, *layers(model)[-1]),) * count
+
+
+def layers_differ(model: Any) -> bool:
+    """Whether each layer has keys of its own in a checkpoint, with its number: in a hybrid, and where not all are made
+    of the same blocks.
+    """
+    return bool(model.family.is_hybrid) or len(set(layers(model))) > 1
 
 
 def layer_kinds(model: Any) -> tuple[LayerKind, ...]:

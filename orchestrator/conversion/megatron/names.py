@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from orchestrator.conversion.megatron import sentences
 from orchestrator.conversion.shapes import weights_of
 from orchestrator.conversion.weight_mapping import DECODER
+from orchestrator.models.layers import layers_differ
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.model import ModelSpec
 from orchestrator.spec.sections.optimizer import OptimizerSpec
@@ -87,7 +88,7 @@ def unread(found: Sources, stored: Iterable[str]) -> list[str]:
 
 def numbers_layers(model: ModelSpec) -> bool:
     """Whether Megatron-LM stores every layer by itself, of a job that is rendered for it."""
-    return model.has_experts and model.moe_layer_freq != 1
+    return layers_differ(model) or (model.has_experts and model.moe_layer_freq != 1)
 
 
 def names_there(stored: Shapes, model: ModelSpec, *, local: bool) -> dict[str, tuple[Source, ...]]:

@@ -10,6 +10,7 @@ from orchestrator.models.blocks.base import (
     CoreKernels,
     CoreWork,
     ForwardBackward,
+    LayerSetup,
     LayerTools,
     Matrix,
     RankShape,
@@ -111,9 +112,13 @@ class WeightsPart(Protocol):
 
 
 class LayersPart(Protocol):
-    """`layers.py`, which alone may import torch: how megatron-core's layers attend so."""
+    """`layers.py` of any block, which alone may import torch: what megatron-core's layers are configured with."""
 
-    def settings(self, model: Any) -> dict[str, Any]: ...
+    def settings(self, model: Any, setup: LayerSetup) -> dict[str, Any]: ...
+
+
+class MixerLayers(LayersPart, Protocol):
+    """The same of an attention, and how layers attend so."""
 
     def place(self, layer: Any, config: Any, tools: LayerTools) -> None: ...
 

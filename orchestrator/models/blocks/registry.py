@@ -18,7 +18,15 @@ from orchestrator.fields.refusals import Unavailable
 from orchestrator.models.registry import FAMILIES, GPT
 
 if TYPE_CHECKING:
-    from orchestrator.models.blocks.base import CoreWork, ForwardBackward, RankShape, RoutedTokens, Scan, Scores
+    from orchestrator.models.blocks.base import (
+        CoreWork,
+        ForwardBackward,
+        LayerSetup,
+        RankShape,
+        RoutedTokens,
+        Scan,
+        Scores,
+    )
     from orchestrator.models.blocks.experts.fields import ExpertsSpec
     from orchestrator.models.blocks.gated_delta_net.fields import GatedDeltaNetSpec
     from orchestrator.models.blocks.grouped_query_attention.fields import GroupedQueryAttentionSpec
@@ -32,6 +40,7 @@ if TYPE_CHECKING:
         LayersPart,
         MatricesPart,
         MemoryPart,
+        MixerLayers,
         MovingPart,
         RoutedMemory,
         RoutedTime,
@@ -80,6 +89,16 @@ class Block:
     @cached_property
     def memory(self) -> MemoryPart:
         return cast("MemoryPart", self.part("memory"))
+
+    @cached_property
+    def layers(self) -> LayersPart:
+        return cast("LayersPart", self.part("layers"))
+
+    def settings(self, model: Any, setup: LayerSetup) -> dict[str, Any]:
+        """Attributes of the layers' configuration: those that megatron-core's TransformerConfig has, and its own; none
+        for a model that has no such block.
+        """
+        return self.layers.settings(model, setup)
 
     def moved(self, model: Any, work: CoreWork) -> ForwardBackward:
         """Elements that kernels read and write beside its matrices, its scores and its activation."""
@@ -214,8 +233,8 @@ class TokenMixer(Block):
         return cast("WeightsPart", self.part("weights"))
 
     @cached_property
-    def layers(self) -> LayersPart:
-        return cast("LayersPart", self.part("layers"))
+    def layers(self) -> MixerLayers:
+        return cast("MixerLayers", self.part("layers"))
 
 
 class LinearAttentionBlock(TokenMixer):
@@ -267,6 +286,10 @@ class AttentionBlock(TokenMixer):
 
     def scores(self, model: Any) -> Scores:
         return self.matrices.scores(model)
+
+    def settings(self, model: Any, setup: LayerSetup) -> dict[str, Any]:
+        """Those of grouped-query attention, whose fields every model has, but for what it says otherwise."""
+        return {**GROUPED_QUERY.layers.settings(model, setup), **self.layers.settings(model, setup)}
 
 
 class AttentionOfPackage(AttentionBlock):
