@@ -37,6 +37,7 @@ if TYPE_CHECKING:
         AttentionMatrices,
         AttentionTime,
         FeedForwardMemory,
+        KeepingLayers,
         LayersPart,
         MatricesPart,
         MemoryPart,
@@ -99,6 +100,10 @@ class Block:
         for a model that has no such block.
         """
         return self.layers.settings(model, setup)
+
+    def keep(self, layer: Any, with_cache: Callable[[Any], Any]) -> Any:
+        """Let a built layer keep what later tokens need of it; the module that is to be handed the cache, or None."""
+        return None
 
     def moved(self, model: Any, work: CoreWork) -> ForwardBackward:
         """Elements that kernels read and write beside its matrices, its scores and its activation."""
@@ -189,8 +194,15 @@ class StateSpaceBlock(Block):
     def matrices(self) -> StateSpaceMatrices:
         return cast("StateSpaceMatrices", self.part("matrices"))
 
+    @cached_property
+    def layers(self) -> KeepingLayers:
+        return cast("KeepingLayers", self.part("layers"))
+
     def scan(self, model: Any) -> Scan:
         return self.matrices.scan(model)
+
+    def keep(self, layer: Any, with_cache: Callable[[Any], Any]) -> Any:
+        return self.layers.keep(layer, with_cache)
 
 
 class PredictionBlock(Block):
@@ -235,6 +247,9 @@ class TokenMixer(Block):
     @cached_property
     def layers(self) -> MixerLayers:
         return cast("MixerLayers", self.part("layers"))
+
+    def keep(self, layer: Any, with_cache: Callable[[Any], Any]) -> Any:
+        return self.layers.keep(layer, with_cache)
 
 
 class LinearAttentionBlock(TokenMixer):

@@ -97,9 +97,8 @@ def place(layer: Any, config: Any, tools: LayerTools) -> None:
             setattr(attention.submodules, name, ModuleSpec(tools.projection_norm, {"heads": count}))
 
 
-def keep(attention: Any, with_cache: Callable[[Any], Any]) -> Any:
-    """Let a built self-attention keep what later tokens attend to; what is to be handed the cache. `with_cache`: from
-    a core of attention one that keeps the keys and values that it is given.
-    """
+def keep(layer: Any, with_cache: Callable[[Any], Any]) -> Any:
+    """Let a built layer keep the keys and values of tokens."""
+    attention = layer.self_attention
     attention.core_attention = with_cache(attention.core_attention)
     return attention.core_attention

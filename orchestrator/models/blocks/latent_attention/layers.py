@@ -59,10 +59,9 @@ def place(layer: Any, config: Any, tools: LayerTools) -> None:
     )
 
 
-def keep(attention: LatentAttention, with_cache: Callable[[Any], Any]) -> Any:
-    """Let a built attention keep the latents of tokens; what is to be handed the cache. `with_cache`: from a core of
-    attention one that keeps the keys and values that it is given.
-    """
+def keep(layer: Any, with_cache: Callable[[Any], Any]) -> Any:
+    """Let a built layer keep the latents of tokens."""
+    attention: LatentAttention = layer.self_attention
     attention.cached = with_cache(attention.core_attention)
     return attention.cached
 

@@ -4,6 +4,7 @@ in plain torch, which needs no kernels and takes any number of tokens.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -30,6 +31,12 @@ def settings(model: StateSpaceFields, setup: LayerSetup) -> dict[str, Any]:
         "mamba_num_groups": model.mamba_num_groups,
         "mamba_num_heads": model.mamba_num_heads,
     }
+
+
+def keep(layer: Any, with_cache: Callable[[Any], Any]) -> Any:
+    """Let a built layer keep its states."""
+    layer.mixer.number = layer.layer_number
+    return layer.mixer
 
 
 def go_on(mixer: Any, projected: torch.Tensor, cache: Any, number: int) -> torch.Tensor:
