@@ -21,7 +21,6 @@ from orchestrator.spec.model import ModelSpec
 from orchestrator.spec.sections.optimizer import OptimizerSpec
 
 Shapes = Mapping[str, tuple[int, ...]]
-_STATES = {"adam": ("param", "exp_avg", "exp_avg_sq"), "sgd": ("param", "exp_avg")}
 _NORM, _LOCAL_NORM = "pre_mlp_layernorm.", "mlp.linear_fc1.layer_norm_"
 _CHAINED = re.compile(r"chained_\d+\.(?=optimizer\.)")
 _OF_LAYER = re.compile(r"(?P<stack>.*decoder\.layers\.)(?P<number>\d+)\.(?P<name>.*)")
@@ -49,9 +48,7 @@ def wanted_tensors(job: JobSpec, rows: int, *, with_optimizer: bool) -> dict[str
 
 
 def _states(weights: Shapes, spec: OptimizerSpec) -> dict[str, tuple[int, ...]]:
-    names = _STATES[spec.name]
-    if spec.name == "sgd" and not spec.sgd_momentum:
-        names = names[:1]
+    names = ("param", *spec.moments)
     return {f"optimizer.state.{name}.{key}": shape for name in names for key, shape in weights.items()}
 
 

@@ -40,7 +40,7 @@ def require_grouped_products(job: JobSpec, layers: Layers) -> None:
         )
 
 
-def kernel_settings(job: JobSpec, layers: Layers) -> dict[str, bool]:
+def kernel_settings(job: JobSpec, layers: Layers) -> dict[str, Any]:
     """What TransformerConfig takes about their kernels: megatron-core refuses what is asked for in vain."""
     return expert_kernels(job, layers, has_permutation=_has(PERMUTING), has_router=_has(ROUTING))
 
