@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from orchestrator.models.blocks.base import Matrix
+from orchestrator.errors import UserError
+from orchestrator.models.blocks.base import LayerSetup, Matrix
 from orchestrator.models.blocks.registry import (
     ATTENTIONS,
     BLOCKS,
@@ -63,6 +64,21 @@ def mixers_of(model: Any) -> tuple[TokenMixer, ...]:
 def blocks_of(model: Any) -> tuple[Block, ...]:
     """Its attention, and every block that is none; of these, some may be in no layer of it."""
     return (attention_of(model), *(block for block in BLOCKS if block not in ATTENTIONS))
+
+
+def settings_of(blocks: Iterable[Block], model: Any, setup: LayerSetup) -> dict[str, Any]:
+    """Attributes of the layers' configuration that blocks say. Raises UserError where two of them say different things
+    of one.
+    """
+    found: dict[str, Any] = {}
+    whose: dict[str, str] = {}
+    for block in blocks:
+        for name, value in block.settings(model, setup).items():
+            if found.setdefault(name, value) != value:
+                message = f"{whose[name]} and {block.name} differ in {name}: {found[name]!r} and {value!r}"
+                raise UserError(message, code="blocks_differ")
+            whose.setdefault(name, block.name)
+    return found
 
 
 def prediction_layers(model: Any) -> tuple[Layer, ...]:

@@ -11,7 +11,7 @@ import torch
 from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig
 from megatron.core.transformer.transformer_config import TransformerConfig
 
-from orchestrator.errors import MissingDependency, UserError
+from orchestrator.errors import MissingDependency
 from orchestrator.kernel_selection.data_parallel import bucket_size, overlaps_gathering, overlaps_reduction
 from orchestrator.kernel_selection.fused_kernels import (
     fuses_activation,
@@ -21,7 +21,7 @@ from orchestrator.kernel_selection.fused_kernels import (
 )
 from orchestrator.models.blocks.base import LayerSetup
 from orchestrator.models.blocks.experts.layers import prepare_routers
-from orchestrator.models.layers import blocks_of, layers_differ, mixers_of
+from orchestrator.models.layers import blocks_of, layers_differ, mixers_of, settings_of
 from orchestrator.planning.parameters.layer import degrees_of
 from orchestrator.planning.vocabulary import Vocabulary
 from orchestrator.runtime.families.registry import family_of
@@ -109,19 +109,9 @@ def transformer_config(job: JobSpec, device: Device, layers: Layers) -> LayerCon
 
 
 def _block_settings(job: JobSpec, device: Device) -> dict[str, Any]:
-    """What the blocks of the model say. Raises UserError where two of them say different things of one attribute."""
-    model = job.model
-    fused = device.is_cuda and fuses_activation(model)
+    fused = device.is_cuda and fuses_activation(job.model)
     setup = LayerSetup(job.data_parallel_size, degrees_of(job.parallelism), fused, gelu)
-    found: dict[str, Any] = {}
-    whose: dict[str, str] = {}
-    for block in blocks_of(model):
-        for name, value in block.settings(model, setup).items():
-            if found.setdefault(name, value) != value:
-                message = f"blocks {whose[name]} and {block.name} differ in {name}: {found[name]!r} and {value!r}"
-                raise UserError(message, code="blocks_differ")
-            whose.setdefault(name, block.name)
-    return found
+    return settings_of(blocks_of(job.model), job.model, setup)
 
 
 def _parallelism_settings(degrees: ParallelismSpec) -> dict[str, Any]:
