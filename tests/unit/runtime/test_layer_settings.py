@@ -5,6 +5,8 @@ from __future__ import annotations
 from orchestrator import plain_megatron  # noqa: F401 - before anything that imports megatron-core
 
 # isort: split
+import dataclasses
+import inspect
 from typing import Any
 
 import pytest
@@ -13,8 +15,9 @@ from support.matrix import FAMILIES
 from support.training import layout, tiny_job
 
 from orchestrator.models.blocks.base import Degrees, LayerSetup
-from orchestrator.models.blocks.registry import AttentionBlock
+from orchestrator.models.blocks.registry import BLOCKS, AttentionBlock, Block
 from orchestrator.models.layers import blocks_of, layers_differ, settings_of
+from orchestrator.runtime.layers.config import LayerConfig
 from orchestrator.runtime.layers.gelu import gelu
 from orchestrator.runtime.network.model import transformer_config
 from orchestrator.runtime.processes.device import Device
@@ -37,6 +40,18 @@ def test_all_that_blocks_say(name: str) -> None:
     assert type(config.activation_func) is type(activation)
     assert {name: getattr(config, name) for name in said} == said
     assert config.hetereogenous_dist_checkpoint == layers_differ(job.model)
+
+
+@pytest.mark.parametrize("block", BLOCKS, ids=lambda block: block.name)
+def test_what_no_configuration_declares_is_read_by_its_block(block: Block) -> None:
+    """It is set whatever its name: one that megatron-core does not have, or that is misspelt, would do nothing."""
+    declared = {field.name for field in dataclasses.fields(LayerConfig)}
+    models = [tiny_job("job", model=model).model for model in MODELS.values()]
+    setup = LayerSetup(1, Degrees(), False, gelu)
+    said = {name for model in models if block in blocks_of(model) for name in block.settings(model, setup)}
+    source = inspect.getsource(block.part("layers"))
+    assert said
+    assert {name for name in said - declared if f"config.{name}" not in source} == set()
 
 
 def test_the_global_balancing_loss_weighs_the_same_at_every_dp() -> None:

@@ -23,7 +23,7 @@ def settings(model: ExpertFields, setup: LayerSetup) -> dict[str, Any]:
     every = all(model.moe_layers)
     return {
         "num_moe_experts": model.num_experts,
-        # megatron-core counts layers with experts from the first one, and gives a list's layers keys of their own.
+        # Only where layers differ a list, which gives each of them keys of its own in a checkpoint.
         "moe_layer_freq": 1 if every else [int(has) for has in model.moe_layers],
         "moe_ffn_hidden_size": model.moe_ffn_size,
         "moe_shared_expert_intermediate_size": model.moe_shared_expert_intermediate_size,
