@@ -10,14 +10,13 @@ from orchestrator.conversion.weight_mapping import (
     FURTHER_LAYER,
     VISION,
     Weight,
-    layers_differ,
     stack_of,
 )
 from orchestrator.models.blocks.experts.weights import OF_EACH
 from orchestrator.models.blocks.grouped_query_attention.matrices import cross_matrices
 from orchestrator.models.blocks.registry import MULTI_TOKEN_PREDICTION, RESIDUAL_STREAM, Block
 from orchestrator.models.blocks.weights import Shapes, linears, norm
-from orchestrator.models.layers import Layer, layers
+from orchestrator.models.layers import Layer, layers, layers_differ
 from orchestrator.spec.model import ModelSpec
 from orchestrator.spec.vision import VisionSpec
 

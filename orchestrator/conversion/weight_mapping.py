@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from orchestrator.models.blocks.registry import GROUPED_QUERY
 from orchestrator.models.blocks.weights import Rule
-from orchestrator.models.layers import layers
+from orchestrator.models.layers import layers, layers_differ
 from orchestrator.spec.model import ModelSpec
 
 ENCODER, DECODER, VISION = "encoder.layers.", "decoder.layers.", "vision.block.layers."
@@ -229,13 +229,6 @@ def _by_expert(
     for expert in range(model.expert_count):
         theirs = tuple(name.format(n=layer, e=expert) for name in rule.theirs)
         yield Weight(rule, (*place, expert), (*within, model.expert_count), theirs)
-
-
-def layers_differ(model: ModelSpec) -> bool:
-    """Whether layers have other blocks than others, or it is a hybrid: then each has keys of its own, with its
-    number.
-    """
-    return model.family.is_hybrid or len(set(layers(model))) > 1
 
 
 def stack_of(key: str) -> str:

@@ -38,6 +38,13 @@ def adds_in_products(job: JobSpec) -> bool:
     return job.runtime.device != "cpu" and not job.model.has_adapters and job.precision.dtype != "fp32"
 
 
+def fuses_dropout(model: ModelSpec) -> bool:
+    """Whether megatron-core has the bias, dropout and the addition to the residual stream in one kernel: it refuses
+    that beside experts with biases that are multiplied together.
+    """
+    return model.splits_experts
+
+
 def fuses_activation(model: ModelSpec) -> bool:
     """Whether megatron-core has the bias and the activation in one kernel: SwiGLU's, and outside of experts those of
     the tanh approximation of GeLU that are gated or have a bias.

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
-from orchestrator.models.blocks.base import Matrix
+from orchestrator.errors import UserError
+from orchestrator.models.blocks.base import LayerSetup, Matrix
 from orchestrator.models.blocks.registry import (
+    ATTENTIONS,
+    BLOCKS,
     EXPERTS,
     GATED_DELTA_NET,
     MLP,
@@ -55,12 +58,39 @@ def mixers_of(model: Any) -> tuple[TokenMixer, ...]:
     return tuple(map(attentions.__getitem__, model.linear_attention_layers))
 
 
+def blocks_of(model: Any) -> tuple[Block, ...]:
+    """Its attention, and every block that is none; of these, some may be in no layer of it."""
+    return (attention_of(model), *(block for block in BLOCKS if block not in ATTENTIONS))
+
+
+def settings_of(blocks: Iterable[Block], model: Any, setup: LayerSetup) -> dict[str, Any]:
+    """Attributes of the layers' configuration that blocks say. Raises UserError where two of them say different things
+    of one.
+    """
+    found: dict[str, Any] = {}
+    whose: dict[str, str] = {}
+    for block in blocks:
+        for name, value in block.settings(model, setup).items():
+            if found.setdefault(name, value) != value:
+                message = f"{whose[name]} and {block.name} differ in {name}: {found[name]!r} and {value!r}"
+                raise UserError(message, code="blocks_differ")
+            whose.setdefault(name, block.name)
+    return found
+
+
 def prediction_layers(model: Any) -> tuple[Layer, ...]:
     """The blocks of each layer behind the last one that predicts a further token: those of that one."""
     if not model.predicts_further:
         return ()
     count: int = model.mtp_num_layers
     return ((MULTI_TOKEN_PREDICTION, *layers(model)[-1]),) * count
+
+
+def layers_differ(model: Any) -> bool:
+    """Whether each layer has keys of its own in a checkpoint, with its number: in a hybrid, and where not all are made
+    of the same blocks.
+    """
+    return bool(model.family.is_hybrid) or len(set(layers(model))) > 1
 
 
 def matrices_of(model: Any, layer: Layer) -> tuple[Matrix, ...]:

@@ -34,10 +34,10 @@ class UpdateResult:
 def build_optimizer(job: JobSpec, chunks: list[Any]) -> Any:
     """megatron-core's optimizer over our Adam, Muon or SGD, for chunks wrapped in data parallelism."""
     precision, optimizer, parallelism = job.precision, job.optimizer, job.parallelism
-    megatron_compat.use_adam(Muon if optimizer.name == "muon" else GroupStepAdam)
+    megatron_compat.use_adam(Muon if optimizer.kind.orthogonalizes else GroupStepAdam)
     built = get_megatron_optimizer(
         OptimizerConfig(
-            optimizer="sgd" if optimizer.name == "sgd" else "adam",
+            optimizer="adam" if optimizer.kind.has_second_moment else "sgd",
             lr=optimizer.lr,
             min_lr=optimizer.min_lr,
             weight_decay=optimizer.weight_decay,
@@ -117,7 +117,7 @@ def _clip(ours: list[StatefulOptimizer], largest: float, norm: float) -> None:
 
 def _set_hyperparameters(optimizer: Any, values: Hyperparameters, spec: OptimizerSpec) -> None:
     """Every step, from the spec: what a checkpoint restores must not outlive a change of the spec."""
-    if spec.name == "sgd":
+    if not spec.kind.has_second_moment:
         fixed: dict[str, Any] = {"momentum": spec.sgd_momentum}
     else:
         fixed = {"betas": (spec.adam_beta1, spec.adam_beta2), "eps": spec.adam_eps}

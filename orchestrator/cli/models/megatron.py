@@ -245,7 +245,7 @@ def takes_optimizer(source: Path, found: Mapping[str, Any], job: JobSpec) -> boo
 
 def _against_whole(found: Mapping[str, Any], job: JobSpec) -> str | None:
     """Why an optimizer's state in the older format, which is Adam's, is not the job's."""
-    if job.optimizer.name != "adam":
+    if not job.optimizer.kind.is_adam:
         return f"it is Adam's, and the job's optimizer is {job.optimizer.name}"
     if job.precision.dtype != found["dtype"]:
         return f"it is of a training in {found['dtype']}, and the job's is in {job.precision.dtype}"
@@ -255,7 +255,7 @@ def _against_whole(found: Mapping[str, Any], job: JobSpec) -> str | None:
 def _against_sharded(found: Mapping[str, Any], job: JobSpec) -> str | None:
     """Why one in the distributed format is not."""
     kind = found["optimizer"]
-    if job.optimizer.name == "muon":
+    if job.optimizer.kind.orthogonalizes:
         return "Megatron-LM keeps the state of its Muon in another form"
     if kind not in _RESHARDABLE:
         reason = f"it is {kind}, bound to the ranks that wrote it"
@@ -275,7 +275,7 @@ def _against_sharded(found: Mapping[str, Any], job: JobSpec) -> str | None:
             "megatron-core 0.16.1 saves the state of a pipeline's last stage shifted, and it is lost"
         )
     stored = {key: tuple(shape) for key, shape in found["tensors"].items()}
-    if job.optimizer.name != "adam" and any(".exp_avg_sq." in key for key in stored):
+    if not job.optimizer.kind.is_adam and any(".exp_avg_sq." in key for key in stored):
         return f"it is Adam's, and the job's optimizer is {job.optimizer.name}"
     _, missing = find_sources(wanted_tensors(job, found["rows"], with_optimizer=True), stored)
     return f"the job's {job.optimizer.name} wants {_listed(missing)}, which it lacks" if missing else None

@@ -262,7 +262,9 @@ def export_megatron(checkpoint: Path, job: JobSpec, target: Path) -> dict[str, A
         "num_floating_point_operations_so_far": 0.0,
         "content_metadata": CONTENT,
     }
-    if "optimizer" in shared and job.optimizer.name != "muon":  # whose state Megatron-LM keeps in another form
+    if (
+        "optimizer" in shared and not job.optimizer.kind.orthogonalizes
+    ):  # Muon, whose state Megatron-LM keeps in another form
         common |= {
             "optimizer": given_state(shared["optimizer"], job),
             "opt_param_scheduler": scheduler_state(job, progress_of(commit, job)),

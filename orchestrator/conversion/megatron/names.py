@@ -15,12 +15,12 @@ from dataclasses import dataclass
 from orchestrator.conversion.megatron import sentences
 from orchestrator.conversion.shapes import weights_of
 from orchestrator.conversion.weight_mapping import DECODER
+from orchestrator.models.layers import layers_differ
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.model import ModelSpec
 from orchestrator.spec.sections.optimizer import OptimizerSpec
 
 Shapes = Mapping[str, tuple[int, ...]]
-_STATES = {"adam": ("param", "exp_avg", "exp_avg_sq"), "sgd": ("param", "exp_avg")}
 _NORM, _LOCAL_NORM = "pre_mlp_layernorm.", "mlp.linear_fc1.layer_norm_"
 _CHAINED = re.compile(r"chained_\d+\.(?=optimizer\.)")
 _OF_LAYER = re.compile(r"(?P<stack>.*decoder\.layers\.)(?P<number>\d+)\.(?P<name>.*)")
@@ -48,9 +48,7 @@ def wanted_tensors(job: JobSpec, rows: int, *, with_optimizer: bool) -> dict[str
 
 
 def _states(weights: Shapes, spec: OptimizerSpec) -> dict[str, tuple[int, ...]]:
-    names = _STATES[spec.name]
-    if spec.name == "sgd" and not spec.sgd_momentum:
-        names = names[:1]
+    names = ("param", *spec.moments)
     return {f"optimizer.state.{name}.{key}": shape for name in names for key, shape in weights.items()}
 
 
@@ -87,7 +85,7 @@ def unread(found: Sources, stored: Iterable[str]) -> list[str]:
 
 def numbers_layers(model: ModelSpec) -> bool:
     """Whether Megatron-LM stores every layer by itself, of a job that is rendered for it."""
-    return model.has_experts and model.moe_layer_freq != 1
+    return layers_differ(model) or (model.has_experts and model.moe_layer_freq != 1)
 
 
 def names_there(stored: Shapes, model: ModelSpec, *, local: bool) -> dict[str, tuple[Source, ...]]:

@@ -7,14 +7,13 @@ where causal attention does not look, and each row goes on behind its own prompt
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import torch
-from megatron.core.transformer.identity_op import IdentityOp
 from torch.nn import functional
 
-from orchestrator.models.blocks.registry import mixer_named
+from orchestrator.models.layers import Layer
 from orchestrator.runtime.layers.attention.scores import attention_by_scores
 from orchestrator.runtime.processes.process_groups import get_tensor_model_parallel_rank
 
@@ -235,17 +234,15 @@ class Keeps(Protocol):
     """Set in a pass."""
 
 
-def keep_keys_and_values(block: Any) -> list[Keeps]:
-    """Let every layer of a GPT's block keep its keys and values, or its states; once for a block."""
-    config = block.config
+def keep_keys_and_values(decoder: Any, blocks_of_layers: Sequence[Layer]) -> list[Keeps]:
+    """Let every layer of a GPT's decoder keep its keys and values, or its states; once for a decoder.
+    `blocks_of_layers`: those of the whole model.
+    """
     found: list[Keeps] = []
-    for number, layer in enumerate(block.layers):
-        if hasattr(layer, "keep"):  # a layer of ours
-            found.append(layer.keep(number))
-        elif not isinstance(layer.self_attention, IdentityOp):
-            part = mixer_named(config.mixer_of(layer.layer_number)).layers
-            cached = _with_cache(number, config.rotation_of(layer.layer_number))
-            found.append(part.keep(layer.self_attention, cached))
+    for number, layer in enumerate(decoder.layers):
+        cached = _with_cache(number, decoder.config.rotation_of(layer.layer_number))
+        keeping = (block.keep(layer, cached) for block in blocks_of_layers[layer.layer_number - 1])
+        found += [module for module in keeping if module is not None]
     return found
 
 

@@ -11,6 +11,7 @@ from orchestrator.inference.generation.cache import Cache, Keeps, Rotation, keep
 from orchestrator.inference.images import batch_of_images
 from orchestrator.inference.network import Network
 from orchestrator.inference.requests import Request
+from orchestrator.models.layers import layers
 
 _KEPT_COLUMNS = 1024
 """A cache of so many columns is used again for rows of any length: that none is made anew is worth its memory."""
@@ -53,7 +54,7 @@ class DecoderRunner:
         # layers was not tried.
         model = network.job.model
         self.is_captured = network.ranks.world_size == 1 and not model.has_experts and not model.family.is_hybrid
-        self._keeping: list[Keeps] = keep_keys_and_values(self._module.decoder)
+        self._keeping: list[Keeps] = keep_keys_and_values(self._module.decoder, layers(model))
         self._cache, self._caches = Cache(0), 0
         self._angles: Rotation | None = None
 

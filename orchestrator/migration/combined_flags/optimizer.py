@@ -19,7 +19,7 @@ def read_muon(given: GivenFlags) -> None:
 
 def write_muon(writer: FlagWriter) -> None:
     """Megatron-LM's Muon shares out its state as dist_muon, and refuses what goes with the distributed optimizer."""
-    if writer.job.optimizer.name != "muon":
+    if not writer.job.optimizer.kind.orthogonalizes:
         return
     name = "dist_muon" if writer.value(_SHARED) else "muon"
     for flags in writer.groups.values():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 if TYPE_CHECKING:
@@ -213,6 +214,18 @@ class LayerTools(NamedTuple):
     rotated_attention: Any
     """megatron-core's SelfAttention, with one kernel that rotates queries and keys where the projection left them; or,
     where layers differ in their rotation, with that of each."""
+
+
+class LayerSetup(NamedTuple):
+    """What the configuration of a job's layers follows from beside its model."""
+
+    replicas: int
+    """DP."""
+    degrees: Degrees
+    fuses_activation: bool
+    """A kernel of megatron-core's has the bias and the activation in one."""
+    gelu: Callable[[Any], Any]
+    """The exact GeLU, x · Φ(x), by the fastest kernels."""
 
 
 def norm_parameters(model: Fields, width: int) -> int:

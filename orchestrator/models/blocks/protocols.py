@@ -10,6 +10,7 @@ from orchestrator.models.blocks.base import (
     CoreKernels,
     CoreWork,
     ForwardBackward,
+    LayerSetup,
     LayerTools,
     Matrix,
     RankShape,
@@ -115,10 +116,21 @@ class AttentionWeights(WeightsPart, Protocol):
 
 
 class LayersPart(Protocol):
-    """`layers.py`, which alone may import torch: how megatron-core's layers attend so."""
+    """`layers.py` of any block, which alone may import torch: what megatron-core's layers are configured with."""
 
-    def settings(self, model: Any) -> dict[str, Any]: ...
+    def settings(self, model: Any, setup: LayerSetup) -> dict[str, Any]: ...
+
+
+class KeepingLayers(LayersPart, Protocol):
+    """The same of what keeps something from token to token where a model generates."""
+
+    def keep(self, layer: Any, with_cache: Callable[[Any], Any]) -> Any:
+        """Let a built layer keep that; the module that is to be handed the cache. `with_cache`: from a core of
+        attention one that keeps the keys and values that it is given.
+        """
+
+
+class MixerLayers(KeepingLayers, Protocol):
+    """The same of an attention, and how layers attend so."""
 
     def place(self, layer: Any, config: Any, tools: LayerTools) -> None: ...
-
-    def keep(self, attention: Any, with_cache: Callable[[Any], Any]) -> Any: ...

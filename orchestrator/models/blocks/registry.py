@@ -19,7 +19,15 @@ from orchestrator.models.blocks.features import Asked, BlockFeature
 from orchestrator.models.registry import FAMILIES, GPT
 
 if TYPE_CHECKING:
-    from orchestrator.models.blocks.base import CoreWork, ForwardBackward, RankShape, RoutedTokens, Scan, Scores
+    from orchestrator.models.blocks.base import (
+        CoreWork,
+        ForwardBackward,
+        LayerSetup,
+        RankShape,
+        RoutedTokens,
+        Scan,
+        Scores,
+    )
     from orchestrator.models.blocks.experts.fields import ExpertsSpec
     from orchestrator.models.blocks.flags import BlockFlags
     from orchestrator.models.blocks.gated_delta_net.fields import GatedDeltaNetSpec
@@ -32,9 +40,11 @@ if TYPE_CHECKING:
         AttentionTime,
         AttentionWeights,
         FeedForwardMemory,
+        KeepingLayers,
         LayersPart,
         MatricesPart,
         MemoryPart,
+        MixerLayers,
         MovingPart,
         RoutedMemory,
         RoutedTime,
@@ -100,6 +110,20 @@ class Block:
     @cached_property
     def weights(self) -> WeightsPart:
         return cast("WeightsPart", self.part("weights"))
+
+    @cached_property
+    def layers(self) -> LayersPart:
+        return cast("LayersPart", self.part("layers"))
+
+    def settings(self, model: Any, setup: LayerSetup) -> dict[str, Any]:
+        """Attributes of the layers' configuration: those that megatron-core's TransformerConfig has, and its own; none
+        for a model that has no such block.
+        """
+        return self.layers.settings(model, setup)
+
+    def keep(self, layer: Any, with_cache: Callable[[Any], Any]) -> Any:
+        """Let a built layer keep what later tokens need of it; the module that is to be handed the cache, or None."""
+        return None
 
     def moved(self, model: Any, work: CoreWork) -> ForwardBackward:
         """Elements that kernels read and write beside its matrices, its scores and its activation."""
@@ -193,8 +217,15 @@ class StateSpaceBlock(Block):
     def matrices(self) -> StateSpaceMatrices:
         return cast("StateSpaceMatrices", self.part("matrices"))
 
+    @cached_property
+    def layers(self) -> KeepingLayers:
+        return cast("KeepingLayers", self.part("layers"))
+
     def scan(self, model: Any) -> Scan:
         return self.matrices.scan(model)
+
+    def keep(self, layer: Any, with_cache: Callable[[Any], Any]) -> Any:
+        return self.layers.keep(layer, with_cache)
 
 
 class PredictionBlock(Block):
@@ -238,8 +269,11 @@ class TokenMixer(Block):
         return cast("AttentionWeights", self.part("weights"))
 
     @cached_property
-    def layers(self) -> LayersPart:
-        return cast("LayersPart", self.part("layers"))
+    def layers(self) -> MixerLayers:
+        return cast("MixerLayers", self.part("layers"))
+
+    def keep(self, layer: Any, with_cache: Callable[[Any], Any]) -> Any:
+        return self.layers.keep(layer, with_cache)
 
 
 class LinearAttentionBlock(TokenMixer):
@@ -293,6 +327,10 @@ class AttentionBlock(TokenMixer):
 
     def scores(self, model: Any) -> Scores:
         return self.matrices.scores(model)
+
+    def settings(self, model: Any, setup: LayerSetup) -> dict[str, Any]:
+        """Those of grouped-query attention, whose fields every model has, but for what it says otherwise."""
+        return {**GROUPED_QUERY.layers.settings(model, setup), **self.layers.settings(model, setup)}
 
 
 class AttentionOfPackage(AttentionBlock):

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 from orchestrator.kernel_selection.experts import groups_experts
 from orchestrator.kernel_selection.fused_kernels import rotates_projection
-from orchestrator.models.blocks.base import FP32, CoreKernels, RankShape, norm_statistics
+from orchestrator.models.blocks.base import CoreKernels, RankShape
 from orchestrator.models.blocks.registry import MLP, Block
+from orchestrator.models.blocks.residual_stream import memory as residual_stream
 from orchestrator.models.layers import Layer
 from orchestrator.planning.parameters.layer import degrees_of
 from orchestrator.spec.job import JobSpec
@@ -50,45 +51,21 @@ def saved_by_layer(job: JobSpec, layer: Layer, sizes: RankShape, layers: Layers,
     kernels = core_kernels(job, layers, is_recomputed=selective)
     kept = len(layer) * (sizes.own_tokens * sizes.hidden if job.model.hidden_dropout > 0 else 0)  # masks of one byte
     for block in layer:
-        kept += _kept_by_norms(job, block, sizes, layers)
+        recomputes_norm = "layernorm" in job.runtime.recomputed_modules and _norm_is_module(block, layers)
+        kept += residual_stream.saved_by_branch(job.model, sizes, recomputes_norm=recomputes_norm)
         kept += 0 if _is_recomputed(job, block) else block.memory.saved(job.model, sizes, kernels)
-    return kept + _of_large_weights(job, layer, sizes, layers) - _kept_for_both(job, sizes)
+    if layers == "torch" and _counts_mlp(layer):  # in a hybrid, with each attention the norms of two of its layers
+        kept += residual_stream.saved_in_fp32(job.model, sizes)
+    return kept - residual_stream.saved_once(job.model, sizes)
 
 
 def _is_recomputed(job: JobSpec, block: Block) -> bool:
     return block.recomputed_as in job.runtime.recomputed_modules
 
 
-def _kept_by_norms(job: JobSpec, block: Block, sizes: RankShape, layers: Layers) -> int:
-    """The input of the block's linear, and of each norm around it the input and statistics. In Transformer Engine's
-    layers most norms before a linear are a part of that, and not recomputed by themselves.
-    """
-    model = job.model
-    of_a_norm = sizes.stream + sizes.own_tokens * norm_statistics(model)
-    is_module = layers == "torch" or block.norm_is_module
-    if is_module and "layernorm" in job.runtime.recomputed_modules:
-        return sizes.stream + (model.norms_of_a_branch - 1) * of_a_norm
-    return sizes.stream + model.norms_of_a_branch * of_a_norm
-
-
-def _kept_for_both(job: JobSpec, sizes: RankShape) -> int:
-    """What attention and MLP keep once where they have the same input: that, and where they share its norm, what this
-    keeps and gives.
-    """
-    if job.model.parallel_residual is None:
-        return 0
-    of_norm = sizes.stream + sizes.own_tokens * norm_statistics(job.model)
-    return sizes.stream + (of_norm if job.model.parallel_residual == "one_norm" else 0)
-
-
-def _of_large_weights(job: JobSpec, layer: Layer, sizes: RankShape, layers: Layers) -> int:
-    """Torch's norms that multiply by 1 + weight compute on, and keep, fp32 copies of that and of their input. Those of
-    a hybrid are counted with its attentions, two each.
-    """
-    if not job.model.apply_layernorm_1p or layers != "torch" or not _counts_mlp(layer):
-        return 0
-    norms = job.model.norms_of_a_layer
-    return norms * (sizes.stream * (FP32 - sizes.width) // sizes.width + sizes.hidden * FP32)
+def _norm_is_module(block: Block, layers: Layers) -> bool:
+    """In Transformer Engine's layers most norms before a linear are a part of that, and not recomputed alone."""
+    return layers == "torch" or block.norm_is_module
 
 
 def _counts_mlp(layer: Layer) -> bool:
@@ -110,9 +87,7 @@ def backward_of_layer(job: JobSpec, layer: Layer, sizes: RankShape, layers: Laye
     if layer[-1].outweighs_attention:
         blocks = tuple(block for block in layer if block is layer[-1] or block.recomputes_itself)
     kernels = core_kernels(job, layers, is_recomputed=job.runtime.recompute_granularity == "selective")
-    # Beside the gradient of the residual stream that of the branch, times the factor; dropout makes another of it.
-    scaled = sizes.stream if job.model.residual_multiplier != 1.0 and not job.model.hidden_dropout else 0
-    return scaled + max(
+    return residual_stream.backward(job.model, sizes) + max(
         block.memory.backward(job.model, sizes, kernels)
         + (block.memory.saved(job.model, sizes, kernels) if _is_recomputed(job, block) else 0)
         for block in blocks

@@ -274,7 +274,7 @@ def _update(job: JobSpec, count: int, experts: int) -> int:
 
 def _orthogonalized(job: JobSpec) -> int:
     """Of a round of Muon's: no more than all matrices that a rank has a part in, and no less than the largest one."""
-    if job.optimizer.name != "muon":
+    if not job.optimizer.kind.orthogonalizes:
         return 0
     stages = matrices_of_stages(job)
     largest = max((each.inputs * each.outputs for matrices in stages for each in matrices), default=0)

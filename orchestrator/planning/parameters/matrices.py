@@ -23,7 +23,7 @@ def matrices_of_stages(job: JobSpec) -> tuple[Matrices, ...]:
     """The matrices that Muon orthogonalises on each pipeline stage; none with other optimizers."""
     model, degrees = job.model, job.parallelism
     found = [Matrices() for _ in range(degrees.pipeline_model_parallel_size)]
-    if job.optimizer.name != "muon":
+    if not job.optimizer.kind.orthogonalizes:
         return tuple(found)
     if model.family.is_encoder_decoder:
         for stage, matrices in enumerate(found):

@@ -7,6 +7,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from orchestrator.models.blocks.base import ForwardBackward
+from orchestrator.models.blocks.residual_stream import time as residual_stream
 from orchestrator.planning.layout.chunk_layers import Shares
 from orchestrator.planning.time.adapters import launches as adapter_launches
 from orchestrator.planning.time.experts import launches as expert_launches
@@ -29,8 +30,6 @@ class LaunchTime(NamedTuple):
         return LaunchTime(self.host.plus(other.host), self.gaps.plus(other.gaps))
 
 
-_TWO_NORMS = ForwardBackward(2, 4)
-"""Kernels, of what attention and MLP give; counted, not measured."""
 NOTHING = LaunchTime(ForwardBackward(0.0, 0.0), ForwardBackward(0.0, 0.0))
 
 
@@ -109,7 +108,7 @@ def _plain(setting: Setting) -> ForwardBackward:
     kernels = setting.kernels
     fewer = kernels.rotated_launches if rotates_at_once(setting) and not setting.device.is_cpu else None
     found = (fewer or kernels.launches).plus(setting.model.attention.more_launches(setting.model))
-    return found.plus(_TWO_NORMS, setting.model.norms_of_a_layer / 2 - 1)
+    return found.plus(residual_stream.more_launches(setting.model))
 
 
 def _beside(setting: Setting) -> ForwardBackward:

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from orchestrator.kernel_selection.libraries import versions_of
-from orchestrator.runtime.layers.config import LayerConfig
+from orchestrator.runtime.layers.config import LayerConfig, defaults_beyond_megatron
 from orchestrator.runtime.optimizer import parts_of
 from orchestrator.runtime.session import Session
 
@@ -103,7 +103,7 @@ def _choices(session: Session) -> dict[str, Any]:
     found: dict[str, Any] = {"layers": session.network.layers, "device": session.processes.device.kind}
     found["cuda_graphs"] = session.network.captured is not None
     for config in (session.network.chunks[0].config, session.network.chunks[0].ddp_config):
-        own = LayerConfig.__annotations__ if isinstance(config, LayerConfig) else ()
+        own = defaults_beyond_megatron() if isinstance(config, LayerConfig) else ()
         values = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
         names = [*_CHOICES, *own]
         found |= {name: values[name] for name in names if isinstance(values.get(name), bool | int | float | str)}

@@ -17,6 +17,7 @@ import torch
 from megatron.core.dist_checkpointing.mapping import ShardedTensor, ShardedTensorFactory
 
 from orchestrator.models.blocks.experts.upcycling import granularity, output_factor
+from orchestrator.models.layers import layers_differ
 from orchestrator.runtime.network.initialization import shards_of
 from orchestrator.spec.job import JobSpec
 
@@ -50,6 +51,8 @@ class DenseWeights:
 
     def __init__(self, chunk: Any, job: JobSpec) -> None:
         self._model, self._chunk, degrees = job.model, chunk, job.parallelism
+        self._stacks_layers = not layers_differ(job.model.model_copy(update={"num_experts": None}))
+        """Whether the dense model has one key for all layers."""
         self.state: dict[str, Any] = {}
         """What is to be read: weights by their names here, and parts of dense MLPs by their own."""
         self._pieces: list[_Piece] = []
@@ -129,10 +132,9 @@ class DenseWeights:
         return replace(entry, build_fn=built)
 
     def _stacked(self, shard: ShardedTensor) -> ShardedTensor:
-        """Where only some layers have experts, each has a key of its own, and in a dense model all have one."""
+        """Where only some layers have experts, each has a key of its own, and in a dense model all may have one."""
         numbered = _NUMBERED.fullmatch(shard.key)
-        # With linear attention, layers of a dense model have keys of their own too.
-        if numbered is None or self._model.has_linear_attention:
+        if numbered is None or not self._stacks_layers:
             return shard
         layers = self._model.num_layers
         return replace(

@@ -1,4 +1,4 @@
-"""Mixture of experts: the spec in megatron-core's words, and which layers of a chunk have experts."""
+"""Mixture of experts: its kernels, and which layers of a chunk have experts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from megatron.core.transformer.transformer_layer import get_transformer_layer_of
 
 from orchestrator.errors import MissingDependency
 from orchestrator.kernel_selection.experts import GROUPED_PRODUCTS, expert_kernels, multiplies_in_one_kernel
-from orchestrator.models.blocks.experts.layers import settings
 from orchestrator.runtime.layers.config import LayerConfig
 from orchestrator.runtime.layers.parameter_attributes import mark_split
 from orchestrator.runtime.layers.transformer_engine.availability import absence
@@ -30,7 +29,18 @@ ROUTING = ("fused_topk_with_score_function", "fused_compute_score_for_moe_aux_lo
 """Functions of Transformer Engine by megatron-core's names, which are None where its version does not have them."""
 
 
-def kernel_settings(job: JobSpec, layers: Layers) -> dict[str, bool]:
+def require_grouped_products(job: JobSpec, layers: Layers) -> None:
+    """Raises MissingDependency when grouped matrix products are asked for where Transformer Engine's layers are not
+    used.
+    """
+    if job.model.has_experts and job.model.moe_grouped_gemm and layers != "transformer_engine":
+        raise MissingDependency(
+            "model.moe_grouped_gemm is true, which needs Transformer Engine's layers, and this run has torch's: "
+            f"{absence()}; leave moe_grouped_gemm out"
+        )
+
+
+def kernel_settings(job: JobSpec, layers: Layers) -> dict[str, Any]:
     """What TransformerConfig takes about their kernels: megatron-core refuses what is asked for in vain."""
     return expert_kernels(job, layers, has_permutation=_has(PERMUTING), has_router=_has(ROUTING))
 
@@ -68,35 +78,6 @@ def _spare_ranks_without_tokens(module: Any) -> None:
 
 def _has(names: Iterable[str]) -> bool:
     return all(getattr(moe_utils, name, None) is not None for name in names)
-
-
-def expert_settings(job: JobSpec, layers: Layers) -> dict[str, Any]:
-    """What TransformerConfig takes about experts; nothing for a model that has none.
-
-    Raises MissingDependency when grouped matrix products are asked for where Transformer Engine's layers are not used.
-    """
-    model, parallelism = job.model, job.parallelism
-    if not model.has_experts:
-        return {}
-    if model.moe_grouped_gemm and layers != "transformer_engine":
-        raise MissingDependency(
-            "model.moe_grouped_gemm is true, which needs Transformer Engine's layers, and this run has torch's: "
-            f"{absence()}; leave moe_grouped_gemm out"
-        )
-    every = all(model.moe_layers)
-    return {
-        "num_moe_experts": model.num_experts,
-        # A list gives each layer keys of its own in a checkpoint, which layers that differ need.
-        "moe_layer_freq": 1 if every else [int(has) for has in model.moe_layers],
-        "moe_ffn_hidden_size": model.moe_ffn_size,
-        "moe_shared_expert_intermediate_size": model.moe_shared_expert_intermediate_size,
-        **settings(model, job.data_parallel_size),
-        "moe_expert_capacity_factor": model.moe_expert_capacity_factor,
-        "moe_token_dispatcher_type": model.moe_token_dispatcher_type,
-        **kernel_settings(job, layers),
-        "expert_model_parallel_size": parallelism.expert_model_parallel_size,
-        "expert_tensor_parallel_size": parallelism.expert_tensor_parallel,
-    }
 
 
 class LayerKind(NamedTuple):

@@ -20,11 +20,6 @@ def gelu(x: torch.Tensor) -> torch.Tensor:
     return found
 
 
-def quick_gelu(x: torch.Tensor) -> torch.Tensor:
-    """x · sigmoid(1.702 x), CLIP's approximation; written so that one tensor is kept for the backward pass."""
-    return functional.silu(1.702 * x) / 1.702
-
-
 class Gelu(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:

@@ -63,12 +63,6 @@ class StateSpaceLayer(MambaLayer):
         """[s, b, h] to the same, and no context for a layer behind it."""
         return super().forward(hidden_states), None
 
-    def keep(self, number: int) -> StateSpaceMixer:
-        """Let it keep its state under this number; what is to be handed the cache."""
-        mixer: StateSpaceMixer = self.mixer
-        mixer.number = number
-        return mixer
-
 
 class InputNorm(Norm):
     """A norm that finds its epsilon in the configuration: not every version of megatron-core hands it over here."""

@@ -2,32 +2,35 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
-from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
 
 import torch
-from megatron.core.activations import squared_relu
 from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig
 from megatron.core.transformer.transformer_config import TransformerConfig
-from torch.nn import functional
 
 from orchestrator.errors import MissingDependency
 from orchestrator.kernel_selection.data_parallel import bucket_size, overlaps_gathering, overlaps_reduction
-from orchestrator.kernel_selection.fused_kernels import fuses_activation, fuses_rotation, rotates_projection
+from orchestrator.kernel_selection.fused_kernels import (
+    fuses_activation,
+    fuses_dropout,
+    fuses_rotation,
+    rotates_projection,
+)
+from orchestrator.models.blocks.base import LayerSetup
 from orchestrator.models.blocks.experts.layers import prepare_routers
-from orchestrator.models.blocks.multi_token_prediction.layers import settings as prediction_settings
-from orchestrator.models.layers import mixers_of
+from orchestrator.models.layers import blocks_of, layers_differ, mixers_of, settings_of
+from orchestrator.planning.parameters.layer import degrees_of
 from orchestrator.planning.vocabulary import Vocabulary
 from orchestrator.runtime.families.registry import family_of
 from orchestrator.runtime.families.vision import is_of_images
 from orchestrator.runtime.graphs import Graphs
-from orchestrator.runtime.layers.attention.frequencies import attention_factor
 from orchestrator.runtime.layers.biases import add_behind_experts, add_in_products
 from orchestrator.runtime.layers.config import LayerConfig
-from orchestrator.runtime.layers.experts import expert_settings, keep_experts_apart
-from orchestrator.runtime.layers.gelu import gelu, quick_gelu
+from orchestrator.runtime.layers.experts import keep_experts_apart, kernel_settings, require_grouped_products
+from orchestrator.runtime.layers.gelu import gelu
 from orchestrator.runtime.layers.transformer_engine.availability import absence
 from orchestrator.runtime.layers.transformer_engine.quantization import quantization_settings
 from orchestrator.runtime.layers.weight_gradient import fuses_accumulation
@@ -55,28 +58,22 @@ def transformer_config(job: JobSpec, device: Device, layers: Layers) -> LayerCon
             "runtime.cpu_offloading_num_layers needs Transformer Engine's layers, and this run has torch's: "
             f"{absence()}; leave it out, or recompute activations"
         )
+    require_grouped_products(job, layers)
     interleaved = parallelism.virtual_pipeline_model_parallel_size is not None
+    of_blocks, mixers = _block_settings(job, device), mixers_of(model)
+    own = {field.name for field in dataclasses.fields(LayerConfig)}
     config = LayerConfig(
         attention=model.attention.name,
+        mixers=tuple(mixer.name for mixer in mixers) if len(set(mixers)) > 1 else (),
         num_layers=model.num_layers,
         hidden_size=model.hidden_size,
-        ffn_hidden_size=model.ffn_size,
-        num_attention_heads=model.num_attention_heads,
-        num_query_groups=model.query_groups,
-        kv_channels=model.head_dim,
         normalization=model.normalization,
         layernorm_epsilon=model.norm_epsilon,
         layernorm_zero_centered_gamma=model.apply_layernorm_1p,
-        qk_layernorm=model.qk_layernorm,
-        normalizes_inputs=model.normalizes_inputs,
-        normalizes_outputs=model.normalizes_outputs,
-        parallel_residual=model.parallel_residual,
-        residual_multiplier=model.residual_multiplier,
         add_bias_linear=model.add_bias_linear,
-        add_qkv_bias=model.has_qkv_bias,
         hidden_dropout=model.hidden_dropout,
-        attention_dropout=model.attention_dropout,
-        **_attention_settings(model),
+        **{name: value for name, value in of_blocks.items() if name in own},
+        hetereogenous_dist_checkpoint=layers_differ(model),
         # Weights are filled afterwards, the same for every layout; megatron-core still marks which are split.
         init_method=_leave,
         output_layer_init_method=_leave,
@@ -97,40 +94,24 @@ def transformer_config(job: JobSpec, device: Device, layers: Layers) -> LayerCon
         overlap_p2p_comm=device.is_cuda and interleaved,
         gradient_accumulation_fusion=fuses_accumulation(job, device, dtype),
         masked_softmax_fusion=False,
-        # megatron-core refuses it beside experts with biases that are multiplied together.
-        bias_dropout_fusion=device.is_cuda and model.splits_experts,
+        bias_dropout_fusion=device.is_cuda and fuses_dropout(model),
         apply_rope_fusion=fuses_rotation(model, layers),
         rotates_projection=device.is_cuda and rotates_projection(job, layers),
         deterministic_mode=runtime.deterministic and device.is_cuda,
         **_parallelism_settings(parallelism),
         **_memory_settings(runtime),
-        **_activation(model, fused=device.is_cuda and fuses_activation(model)),
-        **expert_settings(job, layers),
+        **kernel_settings(job, layers),
         **quantization_settings(job.precision, layers),
-        **_hybrid_settings(model),
-        **prediction_settings(model),
     )
-    mixers = mixers_of(model)
-    for mixer in dict.fromkeys(mixers):
-        for name, value in mixer.layers.settings(model).items():
-            setattr(config, name, value)
-    if len(set(mixers)) > 1:
-        config.mixers = tuple(mixer.name for mixer in mixers)
+    for name in of_blocks.keys() - own:
+        setattr(config, name, of_blocks[name])
     return config
 
 
-def _attention_settings(model: ModelSpec) -> dict[str, Any]:
-    return {
-        # Both queries and keys are multiplied by YaRN's factor.
-        "softmax_scale": attention_factor(model.rope_scaling) ** 2 * model.scale_of_scores,
-        "alibi": model.position_embedding_type == "alibi",
-        "attention_logit_softcapping": model.attention_logit_softcapping,
-        "softmax_type": model.softmax_type,
-        "window_size": None if model.sliding_window is None else (model.sliding_window - 1, 0),
-        "window_attn_skip_freq": model.window_attn_skip_freq,
-        "has_local_rotation": model.rotary_base_local is not None,
-        "no_rotation_freq": model.no_rope_freq,
-    }
+def _block_settings(job: JobSpec, device: Device) -> dict[str, Any]:
+    fused = device.is_cuda and fuses_activation(job.model)
+    setup = LayerSetup(job.data_parallel_size, degrees_of(job.parallelism), fused, gelu)
+    return settings_of(blocks_of(job.model), job.model, setup)
 
 
 def _parallelism_settings(degrees: ParallelismSpec) -> dict[str, Any]:
@@ -162,50 +143,8 @@ def _memory_settings(runtime: RuntimeSpec) -> dict[str, Any]:
     }
 
 
-def _hybrid_settings(model: ModelSpec) -> dict[str, Any]:
-    """What TransformerConfig takes about state space layers; nothing for a model that has none."""
-    if not model.family.is_hybrid:
-        return {}
-    return {
-        "mamba_state_dim": model.mamba_state_dim,
-        "mamba_head_dim": model.mamba_head_dim,
-        "mamba_num_groups": model.mamba_num_groups,
-        "mamba_num_heads": model.mamba_num_heads,
-        # Layers that differ need keys of their own in a checkpoint.
-        "hetereogenous_dist_checkpoint": True,
-    }
-
-
 def _leave(weight: torch.Tensor) -> torch.Tensor:
     return weight
-
-
-def _activation(model: ModelSpec, *, fused: bool) -> dict[str, Any]:
-    return {
-        "gated_linear_unit": model.is_gated,
-        "activation_func_clamp_value": model.activation_func_clamp_value,
-        "glu_linear_offset": model.glu_linear_offset,
-        "bias_activation_fusion": fused,
-        "activation_func": _activation_function(model, fused=fused),
-    }
-
-
-def _activation_function(model: ModelSpec, *, fused: bool) -> Callable[..., torch.Tensor]:
-    match model.activation:
-        case "swiglu":
-            return functional.silu
-        case "geglu" | "gelu_tanh":
-            # megatron-core's fused GeLUs are the tanh approximation, and go by the name of the exact one.
-            return functional.gelu if fused else functools.partial(functional.gelu, approximate="tanh")
-        case "quick_geglu":
-            return quick_gelu
-        case "relu":
-            return functional.relu
-        case "squared_relu":
-            squared: Callable[..., torch.Tensor] = squared_relu
-            return squared
-        case "gelu":
-            return gelu
 
 
 def build_chunks(

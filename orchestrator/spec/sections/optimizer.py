@@ -1,6 +1,7 @@
 """The optimizer."""
 
-from typing import Annotated, Any, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, Final, Literal, NamedTuple
 
 from orchestrator.fields import resume
 from orchestrator.fields.base import Section
@@ -43,6 +44,34 @@ and of Cesista et al. 2025 ("Squeezing 1-2% efficiency gains out of Muon").
 
 MomentDtype = Literal["fp32", "bf16"]
 _BYTES: dict[MomentDtype, int] = {"fp32": 4, "bf16": 2}
+
+
+class OptimizerKind(NamedTuple):
+    """What is true of an optimizer."""
+
+    moments: tuple[str, ...]
+    """Tensors of state of a parameter, by their names in a checkpoint."""
+    orthogonalizes: bool = False
+    """It orthogonalizes the momentum of each matrix."""
+
+    @property
+    def is_adam(self) -> bool:
+        """Whether it is Adam for every parameter."""
+        return self.has_second_moment and not self.orthogonalizes
+
+    @property
+    def has_second_moment(self) -> bool:
+        """Whether it is Adam for some parameters at least."""
+        return len(self.moments) > 1
+
+
+_OF_ADAM = ("exp_avg", "exp_avg_sq")
+OPTIMIZERS: Final[Mapping[str, OptimizerKind]] = {
+    "adam": OptimizerKind(_OF_ADAM),
+    "sgd": OptimizerKind(_OF_ADAM[:1]),
+    "muon": OptimizerKind(_OF_ADAM, orthogonalizes=True),
+}
+"""By the names in a spec, which nothing outside of the spec compares."""
 
 
 class OptimizerSpec(Section):
@@ -137,13 +166,21 @@ class OptimizerSpec(Section):
     """Largest global L2 norm of the gradient; 0 turns clipping off."""
 
     @property
-    def state_tensors(self) -> int:
-        """Tensors of state per parameter, beside the main copy of the weights: Adam's two moments, SGD's momentum. With
-        Muon those of what it does not orthogonalize.
+    def kind(self) -> OptimizerKind:
+        """What is true of it, whatever its hyperparameters."""
+        return OPTIMIZERS[self.name]
+
+    @property
+    def moments(self) -> tuple[str, ...]:
+        """Tensors of state of a parameter, beside the main copy of the weights: Adam's two moments, SGD's momentum.
+        With Muon those of what it does not orthogonalize.
         """
-        if self.name != "sgd":
-            return 2
-        return 1 if self.sgd_momentum > 0 else 0
+        return self.kind.moments if self.kind.has_second_moment or self.sgd_momentum > 0 else ()
+
+    @property
+    def state_tensors(self) -> int:
+        """How many these are."""
+        return len(self.moments)
 
     @property
     def state_bytes(self) -> int:

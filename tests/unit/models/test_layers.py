@@ -9,10 +9,11 @@ from typing import Any, cast
 import pytest
 from support.training import tiny_job
 
-from orchestrator.models.blocks.base import Degrees, Matrix, Scores
+from orchestrator.errors import UserError
+from orchestrator.models.blocks.base import Degrees, LayerSetup, Matrix, Scores
 from orchestrator.models.blocks.protocols import MatricesPart
 from orchestrator.models.blocks.registry import EXPERTS, GROUPED_QUERY, MLP, STATE_SPACE, Block, RoutedBlock
-from orchestrator.models.layers import layers
+from orchestrator.models.layers import layers, layers_differ, settings_of
 from orchestrator.planning.hardware.devices import Device, shipped
 from orchestrator.planning.memory import estimate_memory
 from orchestrator.planning.parameters.layer import expert_parameters, layer_parameters
@@ -35,6 +36,43 @@ def test_the_blocks_of_each_layer() -> None:
         *((STATE_SPACE,), (GROUPED_QUERY,)),
         *((MLP,), (STATE_SPACE,)),
     )
+
+
+DIFFERING: dict[str, tuple[dict[str, Any], bool]] = {
+    "dense": ({}, False),
+    "all routed": (WITH_EXPERTS | {"moe_layer_freq": [1, 1, 1, 1]}, False),
+    "some routed": (WITH_EXPERTS, True),
+    "linear attention": ({"num_layers": 4, "linear_attention_freq": 2}, True),
+    "t5": ({"architecture": "t5", "encoder_num_layers": 2, "decoder_num_layers": 1}, False),
+    "hybrid": ({"architecture": "mamba", "num_layers": 4, "hybrid_override_pattern": "M*-M"}, True),
+    "state space": ({"architecture": "mamba", "num_layers": 4}, True),
+}
+
+
+@pytest.mark.parametrize(("changes", "differ"), DIFFERING.values(), ids=DIFFERING)
+def test_which_models_have_keys_for_each_layer(changes: dict[str, Any], differ: bool) -> None:
+    assert layers_differ(tiny_job("job").model.model_copy(update=changes)) is differ
+
+
+class Saying(Block):
+    """Says what it is told to."""
+
+    def __init__(self, name: str, **said: Any) -> None:
+        super().__init__(name)
+        self.said = said
+
+    def settings(self, model: Any, setup: LayerSetup) -> dict[str, Any]:
+        return self.said
+
+
+def test_blocks_agree_on_what_layers_are_configured_with() -> None:
+    setup = LayerSetup(1, Degrees(), fuses_activation=False, gelu=abs)
+    blocks = [Saying("one", width=2, norm=True), Saying("other", width=2, depth=3), Saying("silent")]
+    assert settings_of(blocks, None, setup) == {"width": 2, "norm": True, "depth": 3}
+    with pytest.raises(UserError) as refused:
+        settings_of([*blocks, Saying("third", depth=4)], None, setup)
+    assert refused.value.code == "blocks_differ"
+    assert all(word in str(refused.value) for word in ("other", "third", "depth"))
 
 
 class GatedExperts(RoutedBlock):

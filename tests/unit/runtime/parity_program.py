@@ -24,11 +24,11 @@ from orchestrator.inference.generation.decoder import DecoderRunner
 from orchestrator.inference.loading import without_training
 from orchestrator.inference.network import Network
 from orchestrator.inference.requests import Request
-from orchestrator.models.blocks.grouped_query_attention.rope_scaling import RopeScaling
+from orchestrator.models.blocks.grouped_query_attention.rope_scaling import RopeScaling, attention_factor
 from orchestrator.planning.vocabulary import Vocabulary
 from orchestrator.runtime import megatron_compat
 from orchestrator.runtime.layers.attention import scores
-from orchestrator.runtime.layers.attention.frequencies import attention_factor, scaled_frequencies
+from orchestrator.runtime.layers.attention.frequencies import scaled_frequencies
 from orchestrator.runtime.network.model import build_chunks, transformer_config
 from orchestrator.runtime.processes.device import select_device
 from orchestrator.runtime.processes.process_groups import seed_everything, start_process_groups, stop_process_groups

@@ -10,7 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.runtime.layers.gelu import quick_gelu
+from orchestrator.models.blocks.mlp.layers import quick_gelu
 from orchestrator.runtime.layers.images.embeddings import place
 
 

@@ -1,4 +1,4 @@
-"""What routes tokens to experts, in megatron-core's layers."""
+"""Experts, and what routes tokens to them, in megatron-core's layers."""
 
 from __future__ import annotations
 
@@ -8,25 +8,25 @@ from typing import TYPE_CHECKING, Any
 import torch
 from megatron.core.transformer.moe.router import TopKRouter
 
+from orchestrator.models.blocks.base import LayerSetup
+
 if TYPE_CHECKING:
     from orchestrator.models.blocks.model_fields import ExpertFields
 
 _COUNTERS = ("expert_bias", "local_tokens_per_expert", "global_tokens_per_expert", "ga_steps")
 
 
-def settings(model: ExpertFields, replicas: int) -> dict[str, Any]:
-    """What TransformerConfig takes about routing and balancing. `replicas`: DP."""
-    kinds = model.moe_router_load_balancing_type
-    weights = model.moe_aux_loss_coeff
-    # megatron-core sums the parts of the global loss over replicas, whose gradients it averages: its weight would be
-    # another at every DP.
-    scaled = [
-        weight * (replicas if kind == "global_aux_loss" else 1)
-        for kind, weight in zip(
-            *((each if isinstance(each, list) else [each]) for each in (kinds, weights)), strict=True
-        )
-    ]
+def settings(model: ExpertFields, setup: LayerSetup) -> dict[str, Any]:
+    """Attributes of the layers' configuration."""
+    if not model.has_experts:
+        return {}
+    every = all(model.moe_layers)
     return {
+        "num_moe_experts": model.num_experts,
+        # Only where layers differ a list, which gives each of them keys of its own in a checkpoint.
+        "moe_layer_freq": 1 if every else [int(has) for has in model.moe_layers],
+        "moe_ffn_hidden_size": model.moe_ffn_size,
+        "moe_shared_expert_intermediate_size": model.moe_shared_expert_intermediate_size,
         "moe_shared_expert_gate": model.moe_shared_expert_gate,
         "moe_router_topk": model.moe_router_topk,
         "moe_router_score_function": model.moe_router_score_function,
@@ -38,10 +38,28 @@ def settings(model: ExpertFields, replicas: int) -> dict[str, Any]:
         "moe_router_enable_expert_bias": model.moe_router_enable_expert_bias,
         "moe_router_bias_update_rate": model.moe_router_bias_update_rate,
         "moe_router_dtype": model.moe_router_dtype,
-        "moe_router_load_balancing_type": kinds,
-        "moe_aux_loss_coeff": scaled if isinstance(weights, list) else scaled[0],
+        "moe_router_load_balancing_type": model.moe_router_load_balancing_type,
+        "moe_aux_loss_coeff": _loss_weights(model, setup.replicas),
         "moe_z_loss_coeff": model.moe_z_loss_coeff,
+        "moe_expert_capacity_factor": model.moe_expert_capacity_factor,
+        "moe_token_dispatcher_type": model.moe_token_dispatcher_type,
+        "expert_model_parallel_size": setup.degrees.ep,
+        "expert_tensor_parallel_size": setup.degrees.etp,
     }
+
+
+def _loss_weights(model: ExpertFields, replicas: int) -> float | list[float]:
+    """Of each loss that balances the load. megatron-core sums the parts of the global one over replicas, whose
+    gradients it averages: its weight would be another at every DP.
+    """
+    kinds, weights = model.moe_router_load_balancing_type, model.moe_aux_loss_coeff
+    scaled = [
+        weight * (replicas if kind == "global_aux_loss" else 1)
+        for kind, weight in zip(
+            *((each if isinstance(each, list) else [each]) for each in (kinds, weights)), strict=True
+        )
+    ]
+    return scaled if isinstance(weights, list) else scaled[0]
 
 
 def prepare_routers(chunks: Iterable[Any], model: ExpertFields) -> None:

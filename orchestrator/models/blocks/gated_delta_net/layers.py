@@ -18,7 +18,7 @@ from megatron.core.transformer.utils import make_sharded_tensors_for_checkpoint,
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
-from orchestrator.models.blocks.base import LayerTools
+from orchestrator.models.blocks.base import LayerSetup, LayerTools
 from orchestrator.models.blocks.gated_delta_net.matrices import convolved_width, projected_width, value_width
 from orchestrator.models.blocks.gated_delta_net.memory import CHUNK
 
@@ -29,16 +29,16 @@ _EPSILON = 1e-6
 """Of the lengths of queries and keys."""
 
 
-def settings(model: DeltaFields) -> dict[str, Any]:
-    """Attributes of the layers' configuration beside megatron-core's own."""
+def settings(model: DeltaFields, setup: LayerSetup) -> dict[str, Any]:
+    """Attributes of the layers' configuration."""
+    if not model.has_linear_attention:
+        return {}
     return {
         "linear_num_key_heads": model.linear_num_key_heads,
         "linear_num_value_heads": model.linear_num_value_heads,
         "linear_key_head_dim": model.linear_key_head_dim,
         "linear_value_head_dim": model.linear_value_head_dim,
         "linear_conv_kernel_dim": model.linear_conv_kernel_dim,
-        # Layers that differ need keys of their own in a checkpoint.
-        "hetereogenous_dist_checkpoint": True,
     }
 
 
@@ -55,9 +55,9 @@ def place(layer: Any, config: Any, tools: LayerTools) -> None:
     parts.self_attention = ModuleSpec(GatedDeltaNet, submodules=Submodules(tools.column, tools.row))
 
 
-def keep(layer: GatedDeltaNet, with_cache: Callable[[Any], Any]) -> Any:
-    """Let a built layer keep its states; what is to be handed the cache, which is itself."""
-    return layer
+def keep(layer: Any, with_cache: Callable[[Any], Any]) -> Any:
+    """Let a built layer keep its states."""
+    return layer.self_attention
 
 
 class Submodules(NamedTuple):

@@ -3,24 +3,83 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
 
 from megatron.core.transformer.spec_utils import ModuleSpec
+from megatron.core.transformer.transformer_config import TransformerConfig
+from megatron.core.transformer.utils import is_layer_window_attention
 
-from orchestrator.models.blocks.base import LayerTools
+from orchestrator.models.blocks.base import LayerSetup, LayerTools
+from orchestrator.models.blocks.grouped_query_attention.rope_scaling import attention_factor
 
 if TYPE_CHECKING:
-    from orchestrator.models.blocks.model_fields import Fields
+    from orchestrator.models.blocks.model_fields import GroupedQueryFields
 
 
-def settings(model: Fields) -> dict[str, Any]:
-    """Attributes of the layers' configuration beside megatron-core's own."""
-    scale = model.attention_temperature_scale
+@dataclass
+class GroupedQueryConfig(TransformerConfig):
+    """megatron-core's configuration, and what attention does beyond it."""
+
+    alibi: bool = False
+    """Lower scores by distance, with a slope for each head."""
+    attention_logit_softcapping: float | None = None
+    """Scores x become cap · tanh(x / cap)."""
+    qk_layernorm_scope: Literal["head", "projection"] = "head"
+    """What norms of queries and keys are over: each head by itself, or all heads together."""
+    has_local_rotation: bool = False
+    """Layers with a window have rotary frequencies of their own."""
+    no_rotation_freq: int | None = None
+    """Layers whose number is a multiple of this do not rotate queries and keys. megatron-core's `no_rope_freq` asks for
+    as many layers as make up whole rounds."""
+    normalizes_rotated: bool = False
+    """Heads of rotated queries and keys are normalised, without weights."""
+    query_temperature: tuple[float, int] | None = None
+    """Queries that are not rotated are multiplied by a factor that grows with their position: its scale, and tokens
+    between two values."""
+
+    @property
+    def changes_queries_by_layer(self) -> bool:
+        """Whether layers differ in how they rotate queries and keys, or in what they do to those."""
+        return self.has_local_rotation or self.no_rotation_freq is not None or self.normalizes_rotated
+
+    def rotation_of(self, layer_number: int) -> int | None:
+        """Which rotary frequencies a layer has: 0 for those of the model, 1 for those of layers with a window; None for
+        no rotation. Layers count from 1.
+        """
+        if self.no_rotation_freq is not None and layer_number % self.no_rotation_freq == 0:
+            return None
+        return int(self.has_local_rotation and self.window_of(layer_number) is not None)
+
+    def window_of(self, layer_number: int) -> int | None:
+        """Tokens that a token attends to in a layer, itself included; None for all. Layers count from 1."""
+        windowed = is_layer_window_attention(self.window_size, self.window_attn_skip_freq, layer_number)
+        return self.window_size[0] + 1 if windowed else None
+
+
+def settings(model: GroupedQueryFields, setup: LayerSetup) -> dict[str, Any]:
+    """Attributes of the layers' configuration."""
+    temperature = model.attention_temperature_scale
     return {
+        "num_attention_heads": model.num_attention_heads,
+        "num_query_groups": model.query_groups,
+        "kv_channels": model.head_dim,
+        "add_qkv_bias": model.has_qkv_bias,
+        "qk_layernorm": model.qk_layernorm,
         "qk_layernorm_scope": model.qk_layernorm_scope,
-        "normalizes_rotated": model.qk_l2_norm,
-        "query_temperature": None if scale is None else (scale, model.attention_temperature_interval),
+        "attention_dropout": model.attention_dropout,
         "attention_output_gate": model.attention_output_gate,
+        # Both queries and keys are multiplied by YaRN's factor.
+        "softmax_scale": attention_factor(model.rope_scaling) ** 2 * model.scale_of_scores,
+        "softmax_type": model.softmax_type,
+        "alibi": model.position_embedding_type == "alibi",
+        "attention_logit_softcapping": model.attention_logit_softcapping,
+        "window_size": None if model.sliding_window is None else (model.sliding_window - 1, 0),
+        "window_attn_skip_freq": model.window_attn_skip_freq,
+        "has_local_rotation": model.rotary_base_local is not None,
+        "no_rotation_freq": model.no_rope_freq,
+        "normalizes_rotated": model.qk_l2_norm,
+        "query_temperature": None if temperature is None else (temperature, model.attention_temperature_interval),
     }
 
 
@@ -38,9 +97,8 @@ def place(layer: Any, config: Any, tools: LayerTools) -> None:
             setattr(attention.submodules, name, ModuleSpec(tools.projection_norm, {"heads": count}))
 
 
-def keep(attention: Any, with_cache: Callable[[Any], Any]) -> Any:
-    """Let a built self-attention keep what later tokens attend to; what is to be handed the cache. `with_cache`: from
-    a core of attention one that keeps the keys and values that it is given.
-    """
+def keep(layer: Any, with_cache: Callable[[Any], Any]) -> Any:
+    """Let a built layer keep the keys and values of tokens."""
+    attention = layer.self_attention
     attention.core_attention = with_cache(attention.core_attention)
     return attention.core_attention

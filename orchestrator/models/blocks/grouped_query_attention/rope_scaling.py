@@ -53,3 +53,8 @@ class RopeScaling(Section):
 
     def _factor(self, mscale: float) -> float:
         return 0.1 * mscale * math.log(self.factor) + 1.0
+
+
+def attention_factor(scaling: RopeScaling | None) -> float:
+    """What rotated queries, and keys, are multiplied by."""
+    return 1.0 if scaling is None else scaling.rotation_factor

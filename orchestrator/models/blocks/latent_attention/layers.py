@@ -15,15 +15,15 @@ from megatron.core.transformer.module import MegatronModule
 from megatron.core.transformer.spec_utils import ModuleSpec, build_module
 from torch.nn import functional
 
-from orchestrator.models.blocks.base import LayerTools
+from orchestrator.models.blocks.base import LayerSetup, LayerTools
 from orchestrator.models.blocks.latent_attention.matrices import key_width
 
 if TYPE_CHECKING:
     from orchestrator.models.blocks.latent_attention.model_fields import LatentFields
 
 
-def settings(model: LatentFields) -> dict[str, Any]:
-    """Attributes of the layers' configuration beside megatron-core's own."""
+def settings(model: LatentFields, setup: LayerSetup) -> dict[str, Any]:
+    """Attributes of the layers' configuration, where they are others than with grouped-query attention."""
     scaling = model.rope_scaling
     return {
         "kv_lora_rank": model.kv_lora_rank,
@@ -59,10 +59,9 @@ def place(layer: Any, config: Any, tools: LayerTools) -> None:
     )
 
 
-def keep(attention: LatentAttention, with_cache: Callable[[Any], Any]) -> Any:
-    """Let a built attention keep the latents of tokens; what is to be handed the cache. `with_cache`: from a core of
-    attention one that keeps the keys and values that it is given.
-    """
+def keep(layer: Any, with_cache: Callable[[Any], Any]) -> Any:
+    """Let a built layer keep the latents of tokens."""
+    attention: LatentAttention = layer.self_attention
     attention.cached = with_cache(attention.core_attention)
     return attention.cached
 

@@ -11,12 +11,14 @@ from megatron.core.transformer.multi_token_prediction import (
 )
 from megatron.core.transformer.spec_utils import ModuleSpec
 
+from orchestrator.models.blocks.base import LayerSetup
+
 if TYPE_CHECKING:
     from orchestrator.models.blocks.multi_token_prediction.model_fields import PredictionFields
 
 
-def settings(model: PredictionFields) -> dict[str, Any]:
-    """What TransformerConfig takes; nothing for a model that predicts the next token alone."""
+def settings(model: PredictionFields, setup: LayerSetup) -> dict[str, Any]:
+    """Attributes of the layers' configuration."""
     if not model.predicts_further:
         return {}
     return {"mtp_num_layers": model.mtp_num_layers, "mtp_loss_scaling_factor": model.mtp_loss_scaling_factor}

@@ -1,19 +1,42 @@
-"""A state space layer where it generates: what it keeps from token to token, and its scan in plain torch, which needs
-no kernels and takes any number of tokens.
+"""A state space layer in the layers that train; and where it generates, what it keeps from token to token, and its scan
+in plain torch, which needs no kernels and takes any number of tokens.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.nn import functional
 
+from orchestrator.models.blocks.base import LayerSetup
 from orchestrator.models.blocks.state_space.matrices import CONVOLUTION
+
+if TYPE_CHECKING:
+    from orchestrator.models.blocks.model_fields import StateSpaceFields
 
 PIECE = 64
 """Tokens whose pairs are computed at once."""
 _KEPT = CONVOLUTION - 1
+
+
+def settings(model: StateSpaceFields, setup: LayerSetup) -> dict[str, Any]:
+    """Attributes of the layers' configuration."""
+    if not model.family.is_hybrid:
+        return {}
+    return {
+        "mamba_state_dim": model.mamba_state_dim,
+        "mamba_head_dim": model.mamba_head_dim,
+        "mamba_num_groups": model.mamba_num_groups,
+        "mamba_num_heads": model.mamba_num_heads,
+    }
+
+
+def keep(layer: Any, with_cache: Callable[[Any], Any]) -> Any:
+    """Let a built layer keep its states."""
+    layer.mixer.number = layer.layer_number
+    return layer.mixer
 
 
 def go_on(mixer: Any, projected: torch.Tensor, cache: Any, number: int) -> torch.Tensor:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from orchestrator.kernel_selection.fused_kernels import rotates_projection
 from orchestrator.models.blocks.base import NOTHING, CoreWork, ForwardBackward
+from orchestrator.models.blocks.residual_stream import time as residual_stream
 from orchestrator.models.layers import Layer
 from orchestrator.planning.time.kernels.attention import attends_to_a_mask
 from orchestrator.planning.time.setting import Setting
@@ -53,7 +54,7 @@ def branch_seconds(setting: Setting) -> ForwardBackward:
 def _branch(setting: Setting) -> ForwardBackward:
     """Accesses of [tokens, h]."""
     dropped = setting.kernels.dropout if setting.model.hidden_dropout else NOTHING
-    norms = NOTHING.plus(_norm(setting), setting.model.norms_of_a_layer / 2)
+    norms = residual_stream.norms(setting.model, _norm(setting))
     return norms.plus(setting.device.fitted.elementwise.residual).plus(dropped)
 
 

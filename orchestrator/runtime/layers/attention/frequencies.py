@@ -50,8 +50,3 @@ def local_rotation(rotary: Any, base: int) -> Any:
 def _channel(turns: float, length: int, base: int, rotated: int) -> float:
     """The pair of channels, counted with fractions, that turns so often over `length` positions."""
     return rotated * math.log(length / (turns * 2 * math.pi)) / (2 * math.log(base))
-
-
-def attention_factor(scaling: RopeScaling | None) -> float:
-    """What rotated queries, and keys, are multiplied by."""
-    return 1.0 if scaling is None else scaling.rotation_factor

@@ -21,10 +21,10 @@ from megatron.core.transformer.module import MegatronModule
 from megatron.core.transformer.transformer_block import TransformerBlock, TransformerBlockSubmodules
 from torch.nn import functional
 
-from orchestrator.models.blocks.registry import GROUPED_QUERY
+from orchestrator.models.blocks.mlp.layers import quick_gelu
 from orchestrator.runtime.layers.attention.masked import MaskedAttention
-from orchestrator.runtime.layers.config import LayerConfig
-from orchestrator.runtime.layers.gelu import gelu, quick_gelu
+from orchestrator.runtime.layers.config import LayerConfig, defaults_beyond_megatron
+from orchestrator.runtime.layers.gelu import gelu
 from orchestrator.runtime.layers.implementation import block_spec_function
 from orchestrator.runtime.layers.normalization.norms import Norm
 from orchestrator.spec.sections.runtime import Layers
@@ -136,34 +136,19 @@ def _changed(config: LayerConfig, **values: Any) -> LayerConfig:
         "normalization": "LayerNorm",
         "layernorm_zero_centered_gamma": False,
         "qk_layernorm": False,
-        "normalizes_inputs": True,
-        "normalizes_outputs": False,
-        "parallel_residual": None,
-        "residual_multiplier": 1.0,
         "attention_output_gate": False,
         "add_bias_linear": True,
         "add_qkv_bias": True,
         "gated_linear_unit": False,
         "bias_activation_fusion": False,
-        "attention": GROUPED_QUERY.name,
-        "mixers": (),
         "hidden_dropout": 0.0,
         "attention_dropout": 0.0,
-        "alibi": False,
-        "attention_logit_softcapping": None,
         "softmax_type": "vanilla",
         "window_size": None,
         "window_attn_skip_freq": None,
-        "has_local_rotation": False,
-        "no_rotation_freq": None,
-        "normalizes_rotated": False,
-        "query_temperature": None,
-        "packs": False,
         "apply_rope_fusion": False,
-        "rotates_projection": False,
-        "flash_attention": False,
     }
-    for name, value in {**plain, **values}.items():
+    for name, value in {**defaults_beyond_megatron(), **plain, **values}.items():
         setattr(own, name, value)
     return own
 

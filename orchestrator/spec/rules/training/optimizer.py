@@ -149,7 +149,7 @@ def weight_decay_of_qk_norms(job: JobSections) -> Iterator[Problem]:
 def whole_cycles_of_coefficients(job: JobSections) -> Iterator[Problem]:
     """Coefficients that differ from step to step are all used: the last ones make what the first ones need."""
     optimizer = job.optimizer
-    if optimizer.name != "muon":
+    if not optimizer.kind.orthogonalizes:
         return
     steps, cycle = optimizer.muon_num_ns_steps, len(NS_COEFFICIENTS[optimizer.muon_coefficient_type])
     if steps % cycle:
@@ -160,7 +160,7 @@ def whole_cycles_of_coefficients(job: JobSections) -> Iterator[Problem]:
 
 def no_adapters_with_muon(job: JobSections) -> Iterator[Problem]:
     """Of an adapter two factors are trained, whose product is the update: neither is a matrix to orthogonalize."""
-    if job.optimizer.name == "muon" and job.model.has_adapters:
+    if job.optimizer.kind.orthogonalizes and job.model.has_adapters:
         yield Problem("adapters (model.lora) are not trained with muon", ("optimizer.name", "model.lora"), "write adam")
 
 

@@ -35,7 +35,6 @@ NOT_FITTED = {
     "passes._ADDED": "bytes of reading bf16 and fp32, and writing fp32",
     "roofline.IDEAL": "the least that can be moved",
     "pipeline_schedule._MOST_PASSES": "limit of what is played through",
-    "host._TWO_NORMS": "kernels, counted",
     "muon._MOVED": "bytes of reading and writing what its kernels pass through, counted",
     "step._WEIGHTS_PER_LAYER": "four matrices",
 }

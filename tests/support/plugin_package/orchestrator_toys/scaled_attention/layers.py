@@ -10,7 +10,7 @@ from orchestrator.models.blocks.grouped_query_attention.layers import keep
 __all__ = ["keep", "place", "settings"]
 
 
-def settings(model: Any) -> dict[str, Any]:
+def settings(model: Any, setup: Any) -> dict[str, Any]:
     return {"attention_scale": model.attention_options.get("scale", 1.0)}
 
 
