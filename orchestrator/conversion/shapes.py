@@ -12,9 +12,10 @@ from orchestrator.conversion.weight_mapping import (
     Weight,
     stack_of,
 )
+from orchestrator.models.blocks.block import Block
 from orchestrator.models.blocks.experts.weights import OF_EACH
 from orchestrator.models.blocks.grouped_query_attention.matrices import cross_matrices
-from orchestrator.models.blocks.registry import MULTI_TOKEN_PREDICTION, RESIDUAL_STREAM, Block
+from orchestrator.models.blocks.registry import MULTI_TOKEN_PREDICTION, RESIDUAL_STREAM
 from orchestrator.models.blocks.weights import Shapes, linears, norm
 from orchestrator.models.layers import Layer, layers, layers_differ
 from orchestrator.spec.model import ModelSpec

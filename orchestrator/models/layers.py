@@ -7,6 +7,7 @@ from typing import Any, Final, NamedTuple
 
 from orchestrator.errors import UserError
 from orchestrator.models.blocks.base import LayerSetup, Matrix
+from orchestrator.models.blocks.block import Block, TokenMixer
 from orchestrator.models.blocks.registry import (
     ATTENTIONS,
     BLOCKS,
@@ -15,8 +16,6 @@ from orchestrator.models.blocks.registry import (
     MLP,
     MULTI_TOKEN_PREDICTION,
     STATE_SPACE,
-    Block,
-    TokenMixer,
     attention_of,
 )
 

@@ -1,6 +1,4 @@
-"""The one list of blocks. Each is a folder beside this file, whose parts are modules of the same names in every folder;
-they are imported as they are asked for, the heavy one by the training alone.
-"""
+"""The one list of blocks. Each is a folder beside this file, with modules of the same names in every folder."""
 
 from __future__ import annotations
 
@@ -9,25 +7,26 @@ import importlib.util
 from collections.abc import Callable, Mapping
 from functools import cache, cached_property
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, Final, Literal, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from orchestrator import plugins
 from orchestrator.errors import UserError
 from orchestrator.fields.base import Section
 from orchestrator.fields.refusals import Unavailable
+from orchestrator.models.blocks.block import (
+    Block,
+    FeedForwardBlock,
+    LinearAttentionBlock,
+    PredictionBlock,
+    RoutedBlock,
+    StateSpaceBlock,
+    TokenMixer,
+)
 from orchestrator.models.blocks.features import Asked, BlockFeature
 from orchestrator.models.registry import FAMILIES, GPT
 
 if TYPE_CHECKING:
-    from orchestrator.models.blocks.base import (
-        CoreWork,
-        ForwardBackward,
-        LayerSetup,
-        RankShape,
-        RoutedTokens,
-        Scan,
-        Scores,
-    )
+    from orchestrator.models.blocks.base import LayerSetup, Scores
     from orchestrator.models.blocks.experts.fields import ExpertsSpec
     from orchestrator.models.blocks.flags import BlockFlags
     from orchestrator.models.blocks.gated_delta_net.fields import GatedDeltaNetSpec
@@ -35,258 +34,10 @@ if TYPE_CHECKING:
     from orchestrator.models.blocks.latent_attention.fields import LatentAttentionSpec
     from orchestrator.models.blocks.mlp.fields import MlpSpec
     from orchestrator.models.blocks.multi_token_prediction.fields import MultiTokenPredictionSpec
-    from orchestrator.models.blocks.protocols import (
-        AttentionMatrices,
-        AttentionTime,
-        AttentionWeights,
-        FeedForwardMemory,
-        KeepingLayers,
-        LayersPart,
-        MatricesPart,
-        MemoryPart,
-        MixerLayers,
-        MovingPart,
-        RoutedMemory,
-        RoutedTime,
-        RulesPart,
-        StateSpaceMatrices,
-        WeightsPart,
-    )
+    from orchestrator.models.blocks.protocols import AttentionMatrices
     from orchestrator.models.blocks.residual_stream.fields import ResidualStreamSpec
     from orchestrator.models.blocks.state_space.fields import StateSpaceSpec
     from orchestrator.models.registry import ModelFamily
-
-
-class Block:
-    """A branch of the residual stream, behind a norm. All of this is asked of every block; what a class does not say is
-    as it stands here.
-    """
-
-    prefix = ""
-    """What names of its weights begin with in a layer's; nothing for what is no branch in a layer's list."""
-    recomputed_as: Literal["mlp", "moe"] | None = None
-    """Its name in `runtime.recompute_modules`; None where it is not recomputed as a whole."""
-    norm_is_module = False
-    """Whether the norm before it is a module of its own in Transformer Engine's layers too."""
-    has_activation = False
-    """Whether the model's activation is between its matrices."""
-    counts_mlp = False
-    """Whether the plan counts with it what an MLP takes beside its matrices: for each attention once, in a hybrid too,
-    where either is a layer by itself."""
-    outweighs_attention = False
-    """Whether its backward pass is taken to need more memory than that of any attention in its layer."""
-    recomputes_itself = False
-    """Whether its backward pass computes again what is between its matrices, in memory that it takes for that."""
-
-    def __init__(self, name: str, *, declares: str = "", offers: tuple[BlockFeature, ...] = ()) -> None:
-        self.name = name
-        """Its folder."""
-        self.declares = declares
-        """The section in its fields.py whose fields `model` has, where there are some."""
-        self.offers = offers
-        """What a model may have by it, where families or attentions differ in that."""
-
-    @property
-    def flags(self) -> BlockFlags:
-        """Megatron-LM's flags of it, by `megatron_flags.py`: a folder without one has none."""
-        from orchestrator.models.blocks.flags import BlockFlags  # where nothing is migrated, nothing asks
-
-        folder = f"orchestrator.models.blocks.{self.name}"
-        has_some = importlib.util.find_spec(f"{folder}.megatron_flags") is not None
-        return cast("BlockFlags", self.part("megatron_flags").FLAGS) if has_some else BlockFlags()
-
-    @cached_property
-    def rules(self) -> RulesPart:
-        return cast("RulesPart", self.part("rules"))
-
-    @cached_property
-    def matrices(self) -> MatricesPart:
-        return cast("MatricesPart", self.part("matrices"))
-
-    @cached_property
-    def memory(self) -> MemoryPart:
-        return cast("MemoryPart", self.part("memory"))
-
-    @cached_property
-    def weights(self) -> WeightsPart:
-        return cast("WeightsPart", self.part("weights"))
-
-    @cached_property
-    def layers(self) -> LayersPart:
-        return cast("LayersPart", self.part("layers"))
-
-    def settings(self, model: Any, setup: LayerSetup) -> dict[str, Any]:
-        """Attributes of the layers' configuration: those that megatron-core's TransformerConfig has, and its own; none
-        for a model that has no such block.
-        """
-        return self.layers.settings(model, setup)
-
-    def keep(self, layer: Any, with_cache: Callable[[Any], Any]) -> Any:
-        """Let a built layer keep what later tokens need of it; the module that is to be handed the cache, or None."""
-        return None
-
-    def moved(self, model: Any, work: CoreWork) -> ForwardBackward:
-        """Elements that kernels read and write beside its matrices, its scores and its activation."""
-        return self._no_work()
-
-    def exchanged(self, model: Any) -> int:
-        """Elements of each token that ranks which share a sequence bring each other."""
-        return 0
-
-    def gathered(self, model: Any, tp: int) -> int:
-        """Elements of each token that tensor-parallel ranks gather between its matrices."""
-        return 0
-
-    def more_launches(self, model: Any) -> ForwardBackward:
-        """Kernels that the host starts beside those of grouped-query attention, counted in `planning.time.kernels`."""
-        return self._no_work()
-
-    def scores(self, model: Any) -> Scores | None:
-        """None where tokens do not attend to each other."""
-        return None
-
-    def scan(self, model: Any) -> Scan | None:
-        """None where no state passes from token to token."""
-        return None
-
-    def routed(self, model: Any, shape: RankShape) -> RoutedTokens | None:
-        """None where there are no experts to bring tokens to."""
-        return None
-
-    def linear_inputs(self, model: Any, shape: RankShape) -> int:
-        """Of what its memory saves, bytes that are inputs of linear layers: counted for what is no attention."""
-        return 0
-
-    def buffers(self, model: Any, shape: RankShape) -> int:
-        """Bytes that are there all the time, once for all layers with it."""
-        return 0
-
-    def _no_work(self) -> ForwardBackward:
-        from orchestrator.models.blocks.base import NOTHING  # where a job is only checked, nothing asks
-
-        return NOTHING
-
-    def part(self, name: str) -> Any:
-        """A module of its folder."""
-        return importlib.import_module(f"orchestrator.models.blocks.{self.name}.{name}")
-
-
-class FeedForwardBlock(Block):
-    """What computes on each token by itself."""
-
-    prefix = "mlp."
-    recomputed_as: Literal["mlp", "moe"] | None = "mlp"
-    has_activation = True
-
-    @cached_property
-    def memory(self) -> FeedForwardMemory:
-        return cast("FeedForwardMemory", self.part("memory"))
-
-    def linear_inputs(self, model: Any, shape: RankShape) -> int:
-        return self.memory.inputs(model, shape)
-
-
-class RoutedBlock(FeedForwardBlock):
-    """One that has experts, of which each token passes some."""
-
-    recomputed_as = "moe"
-    norm_is_module = True
-    outweighs_attention = True
-
-    @cached_property
-    def memory(self) -> RoutedMemory:
-        return cast("RoutedMemory", self.part("memory"))
-
-    @cached_property
-    def time(self) -> RoutedTime:
-        return cast("RoutedTime", self.part("time"))
-
-    def routed(self, model: Any, shape: RankShape) -> RoutedTokens:
-        return self.time.routed(model, shape)
-
-    def buffers(self, model: Any, shape: RankShape) -> int:
-        return self.memory.buffers(model, shape)
-
-
-class StateSpaceBlock(Block):
-    """What passes a state from token to token."""
-
-    prefix = "mixer."
-
-    @cached_property
-    def matrices(self) -> StateSpaceMatrices:
-        return cast("StateSpaceMatrices", self.part("matrices"))
-
-    @cached_property
-    def layers(self) -> KeepingLayers:
-        return cast("KeepingLayers", self.part("layers"))
-
-    def scan(self, model: Any) -> Scan:
-        return self.matrices.scan(model)
-
-    def keep(self, layer: Any, with_cache: Callable[[Any], Any]) -> Any:
-        return self.layers.keep(layer, with_cache)
-
-
-class PredictionBlock(Block):
-    """What joins a hidden state and the embedding of a further token, before a layer that predicts the next one."""
-
-    @cached_property
-    def time(self) -> MovingPart:
-        return cast("MovingPart", self.part("time"))
-
-    def moved(self, model: Any, work: CoreWork) -> ForwardBackward:
-        return self.time.moved(model, work)
-
-    def gathered(self, model: Any, tp: int) -> int:
-        return self.time.gathered(model, tp)
-
-
-class TokenMixer(Block):
-    """What is in the place of self-attention in a transformer's layer."""
-
-    prefix = "self_attention."
-    counts_mlp = True
-
-    @cached_property
-    def time(self) -> AttentionTime:
-        return cast("AttentionTime", self.part("time"))
-
-    def moved(self, model: Any, work: CoreWork) -> ForwardBackward:
-        return self.time.moved(model, work)
-
-    def exchanged(self, model: Any) -> int:
-        return self.time.exchanged(model)
-
-    def gathered(self, model: Any, tp: int) -> int:
-        return self.time.gathered(model, tp)
-
-    def more_launches(self, model: Any) -> ForwardBackward:
-        return self.time.more_launches(model)
-
-    @cached_property
-    def weights(self) -> AttentionWeights:
-        return cast("AttentionWeights", self.part("weights"))
-
-    @cached_property
-    def layers(self) -> MixerLayers:
-        return cast("MixerLayers", self.part("layers"))
-
-    def keep(self, layer: Any, with_cache: Callable[[Any], Any]) -> Any:
-        return self.layers.keep(layer, with_cache)
-
-
-class LinearAttentionBlock(TokenMixer):
-    """An attention whose tokens share a state instead of attending to each other, in some layers of a model."""
-
-    recomputes_itself = True
-
-    @cached_property
-    def matrices(self) -> StateSpaceMatrices:
-        return cast("StateSpaceMatrices", self.part("matrices"))
-
-    def scan(self, model: Any) -> Scan:
-        return self.matrices.scan(model)
 
 
 class AttentionBlock(TokenMixer):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from orchestrator.models.blocks.base import Matrix
-from orchestrator.models.blocks.registry import Block
+from orchestrator.models.blocks.block import Block
 from orchestrator.models.layers import layers, prediction_layers
 from orchestrator.planning.layout.chunk_layers import kinds_of
 from orchestrator.spec.model import ModelSpec

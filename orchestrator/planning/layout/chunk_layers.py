@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from functools import cache
 
-from orchestrator.models.blocks.registry import Block
+from orchestrator.models.blocks.block import Block
 from orchestrator.models.layers import Layer, layers, prediction_layers
 from orchestrator.planning.layout.topology import layers_of_stages
 from orchestrator.spec.job import JobSpec

@@ -11,7 +11,8 @@ from __future__ import annotations
 from orchestrator.kernel_selection.experts import groups_experts
 from orchestrator.kernel_selection.fused_kernels import rotates_projection
 from orchestrator.models.blocks.base import CoreKernels, RankShape
-from orchestrator.models.blocks.registry import MLP, Block
+from orchestrator.models.blocks.block import Block
+from orchestrator.models.blocks.registry import MLP
 from orchestrator.models.blocks.residual_stream import memory as residual_stream
 from orchestrator.models.layers import Layer
 from orchestrator.planning.parameters.layer import degrees_of

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 from orchestrator.kernel_selection.chunked_loss import tokens_of_chunk
 from orchestrator.models.blocks.base import NOTHING, ForwardBackward, Matrix
-from orchestrator.models.blocks.registry import Block
+from orchestrator.models.blocks.block import Block
 from orchestrator.models.layers import Layer, matrices_of
 from orchestrator.models.layers import layers as layers_of
 from orchestrator.planning.layout.chunk_layers import Shares

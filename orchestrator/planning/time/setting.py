@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from orchestrator.models.blocks.base import Matrix, RankShape, RoutedTokens
-from orchestrator.models.blocks.registry import Block
+from orchestrator.models.blocks.block import Block
 from orchestrator.planning.hardware.devices import Device
 from orchestrator.planning.memory.layer import rank_shape
 from orchestrator.planning.time.kernels.accesses import Kernels

@@ -21,7 +21,8 @@ from megatron.core.transformer.transformer_block import TransformerBlockSubmodul
 from megatron.core.transformer.transformer_config import TransformerConfig
 from megatron.core.transformer.transformer_layer import get_transformer_layer_offset
 
-from orchestrator.models.blocks.registry import MLP, STATE_SPACE, Block
+from orchestrator.models.blocks.block import Block
+from orchestrator.models.blocks.registry import MLP, STATE_SPACE
 from orchestrator.models.blocks.state_space.layers import go_on
 from orchestrator.models.layers import Layer
 from orchestrator.runtime.layers.implementation import block_spec_function

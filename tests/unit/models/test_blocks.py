@@ -9,8 +9,9 @@ from typing import get_args
 import pytest
 
 from orchestrator.models import blocks
+from orchestrator.models.blocks.block import Block
 from orchestrator.models.blocks.flags import BlockFlags
-from orchestrator.models.blocks.registry import ATTENTIONS, BLOCKS, FEATURES, MLP, Block, block_flags
+from orchestrator.models.blocks.registry import ATTENTIONS, BLOCKS, FEATURES, MLP, block_flags
 from orchestrator.models.registry import Feature
 from orchestrator.spec.rules import RULES
 from orchestrator.spec.schema.shape import leaf_paths

@@ -11,8 +11,9 @@ from support.training import tiny_job
 
 from orchestrator.errors import UserError
 from orchestrator.models.blocks.base import Degrees, LayerSetup, Matrix, Scores
+from orchestrator.models.blocks.block import Block, RoutedBlock
 from orchestrator.models.blocks.protocols import MatricesPart
-from orchestrator.models.blocks.registry import EXPERTS, GROUPED_QUERY, MLP, STATE_SPACE, Block, RoutedBlock
+from orchestrator.models.blocks.registry import EXPERTS, GROUPED_QUERY, MLP, STATE_SPACE
 from orchestrator.models.layers import layers, layers_differ, settings_of
 from orchestrator.planning.hardware.devices import Device, shipped
 from orchestrator.planning.memory import estimate_memory

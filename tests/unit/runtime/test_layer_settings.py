@@ -15,7 +15,8 @@ from support.matrix import FAMILIES
 from support.training import layout, tiny_job
 
 from orchestrator.models.blocks.base import Degrees, LayerSetup
-from orchestrator.models.blocks.registry import BLOCKS, AttentionBlock, Block
+from orchestrator.models.blocks.block import Block
+from orchestrator.models.blocks.registry import BLOCKS, AttentionBlock
 from orchestrator.models.layers import blocks_of, layers_differ, settings_of
 from orchestrator.runtime.layers.config import LayerConfig
 from orchestrator.runtime.layers.gelu import gelu
