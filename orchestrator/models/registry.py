@@ -21,6 +21,7 @@ Feature = Literal[
     "linear_attention",
     "multi_token_prediction",
     "multipliers",
+    "norms_without_bias",
     "output_gate",
     "output_norms",
     "parallel_residual",
@@ -31,8 +32,8 @@ Feature = Literal[
 ]
 """What a family may be combined with: low-rank adapters, learned sinks of attention, sequences cut over ranks, training
 on conversations, layers with experts, FlashAttention 4, images among the tokens, an output layer joined with its loss,
-linear attention in some layers, predictions of further tokens, factors of embeddings, branches and logits, gates of
-what attention gives, norms of what attention and MLP give, attention and MLP in parallel, layers that differ in their
+linear attention in some layers, predictions of further tokens, factors of embeddings, branches and logits, LayerNorms
+without biases, gates of what attention gives, norms of what attention and MLP give, attention and MLP in parallel, layers that differ in their
 rotary positions, rotary positions applied by a kernel of our own, a head for labelled examples, and tensor parallelism
 that sends while it multiplies."""
 Positions = Literal["rope", "learned_absolute", "alibi", "relative", "none"]
@@ -79,7 +80,7 @@ GPT: Final = ModelFamily(
             *("adapters", "attention_sinks", "context_parallelism", "conversations", "experts", "images"),
             *("linear_attention", "parallel_residual"),
             *("flash_attention", "joined_loss", "multi_token_prediction", "multipliers", "output_gate", "output_norms"),
-            *("positions_by_layer", "rotated_projection", "tensor_overlap"),
+            *("norms_without_bias", "positions_by_layer", "rotated_projection", "tensor_overlap"),
         )
     ),
     is_decoder_only=True,

@@ -60,11 +60,11 @@ def _is_recomputed(job: JobSpec, block: Block) -> bool:
 
 def _kept_by_norms(job: JobSpec, block: Block, sizes: RankShape, layers: Layers) -> int:
     """The input of the block's linear, and of each norm around it the input and statistics. In Transformer Engine's
-    layers most norms before a linear are a part of that, and not recomputed by themselves.
+    layers most norms with a bias before a linear are a part of that, and not recomputed by themselves.
     """
     model = job.model
     of_a_norm = sizes.stream + sizes.own_tokens * norm_statistics(model)
-    is_module = layers == "torch" or block.norm_is_module
+    is_module = layers == "torch" or block.norm_is_module or not model.norm_bias
     if is_module and "layernorm" in job.runtime.recomputed_modules:
         return sizes.stream + (model.norms_of_a_branch - 1) * of_a_norm
     return sizes.stream + model.norms_of_a_branch * of_a_norm

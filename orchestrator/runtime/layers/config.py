@@ -37,6 +37,8 @@ class LayerConfig(TransformerConfig):
     between two values."""
     flash_attention: bool = False
     """The core of attention is FlashAttention 4."""
+    norm_bias: bool = True
+    """LayerNorms have a bias. megatron-core's, and Transformer Engine's, always have one."""
     normalizes_inputs: bool = True
     """There are norms before attention and MLP."""
     normalizes_outputs: bool = False

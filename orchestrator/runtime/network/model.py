@@ -68,6 +68,7 @@ def transformer_config(job: JobSpec, device: Device, layers: Layers) -> LayerCon
         layernorm_epsilon=model.norm_epsilon,
         layernorm_zero_centered_gamma=model.apply_layernorm_1p,
         qk_layernorm=model.qk_layernorm,
+        norm_bias=model.norm_bias,
         normalizes_inputs=model.normalizes_inputs,
         normalizes_outputs=model.normalizes_outputs,
         parallel_residual=model.parallel_residual,

@@ -212,6 +212,18 @@ def configurations() -> dict[str, Any]:
             **{**FALCON, **NEW_FALCON}, num_ln_in_parallel_attn=1, ffn_hidden_size=40
         ),
         "falcon-two-norms": transformers.FalconConfig(**FALCON, **NEW_FALCON, tie_word_embeddings=False),
+        "cohere": transformers.CohereConfig(
+            **{**SIZES, "num_key_value_heads": 4}, logit_scale=0.7, tie_word_embeddings=False, pad_token_id=0
+        ),
+        "cohere-norms": transformers.CohereConfig(
+            **SIZES, head_dim=16, use_qk_norm=True, rope_parameters=LLAMA3, pad_token_id=0
+        ),
+        "cohere2": transformers.Cohere2Config(
+            **{**SIZES, "num_hidden_layers": 4}, sliding_window=5, sliding_window_pattern=2, pad_token_id=0
+        ),
+        "cohere2-windows": transformers.Cohere2Config(
+            **SIZES, head_dim=16, layer_types=["sliding_attention"] * 2, sliding_window=5, pad_token_id=0
+        ),
         "olmo2": transformers.Olmo2Config(**SIZES, head_dim=16),
         "stablelm-no-biases": transformers.StableLmConfig(**SIZES, partial_rotary_factor=1.0),
         "megatron-bert": transformers.MegatronBertConfig(**BERT),

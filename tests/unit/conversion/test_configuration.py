@@ -173,6 +173,14 @@ FALCON = {
 NEW = {"new_decoder_architecture": True, "num_kv_heads": 2}
 
 
+def _falcon(norms: str) -> Family:
+    return next(
+        each
+        for each in FAMILIES
+        if each.model_type == FALCON["model_type"] and each.fixed["parallel_residual"] == norms
+    )
+
+
 @pytest.mark.parametrize(
     ("more", "norms", "found"),
     [
@@ -185,7 +193,7 @@ NEW = {"new_decoder_architecture": True, "num_kv_heads": 2}
 )
 def test_a_falcon(more: dict[str, Any], norms: str, found: tuple[int, int]) -> None:
     """Of 7B's architecture, and of 40B's with either number of norms."""
-    [family] = [each for each in FAMILIES if each.fixed.get("parallel_residual") == norms]
+    family = _falcon(norms)
     model = job_of(to_model({**FALCON, **more}, family)).model
     assert (model.query_groups, model.ffn_size) == found
     assert family_of_model(model) is family
@@ -201,7 +209,7 @@ def test_a_falcon(more: dict[str, Any], norms: str, found: tuple[int, int]) -> N
     ],
 )
 def test_a_falcon_with_other_norms_than_its_weights(more: dict[str, Any], norms: str, refusal: tuple[str, ...]) -> None:
-    [family] = [each for each in FAMILIES if each.fixed.get("parallel_residual") == norms]
+    family = _falcon(norms)
     with refused("unsupported_config_value", *refusal):
         to_model({**FALCON, **more}, family)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from support.training import layout, tiny_job
@@ -14,14 +16,21 @@ CPU = Device("cpu", torch.device("cpu"), "gloo", "cpu")
 
 
 @pytest.mark.filterwarnings("ignore:full scope is deprecated:UserWarning")  # megatron-core's, of its own default
-@pytest.mark.parametrize(("kind", "names"), [("LayerNorm", {"weight", "bias"}), ("RMSNorm", {"weight"})])
-def test_their_parameters_are_like_the_models(kind: str, names: set[str]) -> None:
+@pytest.mark.parametrize(
+    ("model", "names"),
+    [
+        ({"normalization": "LayerNorm"}, {"weight", "bias"}),
+        ({"normalization": "LayerNorm", "norm_bias": False}, {"weight"}),
+        ({"normalization": "RMSNorm"}, {"weight"}),
+    ],
+)
+def test_their_parameters_are_like_the_models(model: dict[str, Any], names: set[str]) -> None:
     """In its dtype: megatron-core's distributed optimizer groups those of another one apart, and cannot save them in
     the model's order. Marked: a tensor-parallel rank sees a part of the tokens, so gradients are summed.
     """
     job = tiny_job(
         "norms",
-        model={"normalization": kind},
+        model=model,
         precision={"dtype": "bf16"},
         parallelism=layout(tp=2, sequence_parallel=True),
     )

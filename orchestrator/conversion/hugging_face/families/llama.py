@@ -83,6 +83,7 @@ FIXED: dict[str, Any] = {
     "softmax_type": "vanilla",
     "final_logit_softcapping": None,
     "normalization": "RMSNorm",
+    "norm_bias": True,
     "transformer_block_type": "pre_ln",
     "parallel_residual": None,
     "apply_layernorm_1p": False,

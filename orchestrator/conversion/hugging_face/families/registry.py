@@ -33,6 +33,7 @@ from orchestrator.conversion.hugging_face.families.mixture_of_experts.mixtral im
 from orchestrator.conversion.hugging_face.families.mixture_of_experts.olmoe import OLMOE
 from orchestrator.conversion.hugging_face.families.mixture_of_experts.qwen_next import QWEN3_NEXT
 from orchestrator.conversion.hugging_face.families.nemotron import NEMOTRON
+from orchestrator.conversion.hugging_face.families.parallel_residual.cohere import COHERE, COHERE2
 from orchestrator.conversion.hugging_face.families.parallel_residual.falcon import FALCON, FALCON_TWO_NORMS
 from orchestrator.conversion.hugging_face.families.parallel_residual.gpt_neox import GPT_NEOX
 from orchestrator.conversion.hugging_face.families.phi import PHI3
@@ -52,7 +53,7 @@ FAMILIES = (
     *(LLAMA, MISTRAL, MINISTRAL, MIXTRAL, QWEN2, QWEN2_MOE, QWEN3, QWEN3_MOE, QWEN3_NEXT, GLM4_MOE, GPT2),
     *(GEMMA, GEMMA2, GEMMA3),
     *(LLAMA4, PHI3, STARCODER2, STABLELM, NEMOTRON, OLMO2, GRANITE, SMOLLM3, GLM4),
-    *(GPT_NEOX, FALCON_TWO_NORMS, FALCON),
+    *(GPT_NEOX, FALCON_TWO_NORMS, FALCON, COHERE, COHERE2),
     *(OLMOE, GRANITE_MOE, GRANITE_MOE_SHARED, GPT_OSS),
     *(DEEPSEEK_V2, DEEPSEEK_V3, DEEPSEEK_V2_DENSE, DEEPSEEK_V3_DENSE),
     *(MEGATRON_BERT, MEGATRON_BERT_MASKED, BERT, BERT_MASKED, T5, MT5),

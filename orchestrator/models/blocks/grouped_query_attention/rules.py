@@ -246,19 +246,20 @@ def _name(path: str) -> str:
     return path.removeprefix("model.")
 
 
-def norm_over_all_heads(job: Job[GroupedQueryFields]) -> Iterator[Problem]:
-    """One norm over the heads of all ranks is an RMSNorm."""
-    model = job.model
-    if model.qk_layernorm_scope == "head":
+def norm_of_heads(job: Job[GroupedQueryFields]) -> Iterator[Problem]:
+    """One norm over the heads of all ranks is an RMSNorm, and one of each head with weights of its own a LayerNorm."""
+    model, scope = job.model, job.model.qk_layernorm_scope
+    if scope == "head":
         return
     if not model.qk_layernorm:
         yield Problem("is what qk_layernorm normalises, but that is false", (SCOPE, QK_NORM), "leave it out")
         return
-    if model.normalization != "RMSNorm":
-        message = f"projection needs RMSNorm, but normalization is {model.normalization}"
-        yield Problem(message, (SCOPE, "model.normalization"), "write head, or normalization: RMSNorm")
+    needed = "RMSNorm" if scope == "projection" else "LayerNorm"
+    if model.normalization != needed:
+        message = f"{scope} needs {needed}, but normalization is {model.normalization}"
+        yield Problem(message, (SCOPE, "model.normalization"), f"write head, or normalization: {needed}")
     if model.apply_layernorm_1p:
-        message = "projection multiplies by weight, but apply_layernorm_1p by 1 + weight"
+        message = f"{scope} multiplies by weight, but apply_layernorm_1p by 1 + weight"
         yield Problem(message, (SCOPE, "model.apply_layernorm_1p"), "write head, or leave apply_layernorm_1p out")
 
 
@@ -281,7 +282,7 @@ RULES: RulesByTopic = {
     "sizes": (heads_by_query_groups, hidden_by_heads),
     "positions": (rotary, positions_by_layer, temperature),
     "variants": (
-        *(rope_scaling, yarn, window_of_some_layers, norm_over_all_heads, attention_sinks),
+        *(rope_scaling, yarn, window_of_some_layers, norm_of_heads, attention_sinks),
         *(normalised_rotation, one_chunk),
     ),
 }

@@ -134,6 +134,7 @@ def _changed(config: LayerConfig, **values: Any) -> LayerConfig:
         "sequence_parallel": False,
         "distribute_saved_activations": False,
         "normalization": "LayerNorm",
+        "norm_bias": True,
         "layernorm_zero_centered_gamma": False,
         "qk_layernorm": False,
         "normalizes_inputs": True,

@@ -22,6 +22,7 @@ _ASKED: Final[Mapping[Feature, tuple[str, Callable[[JobSections], bool]]]] = {
     "flash_attention": ("runtime.attention_backend", lambda job: job.runtime.attention_backend == "flash"),
     "images": ("model.vision", lambda job: job.model.has_vision),
     "multi_token_prediction": ("model.mtp_num_layers", lambda job: job.model.predicts_further),
+    "norms_without_bias": ("model.norm_bias", lambda job: not job.model.norm_bias),
     "output_gate": ("model.attention_output_gate", lambda job: job.model.attention_output_gate),
     "output_norms": ("model.transformer_block_type", lambda job: job.model.normalizes_outputs),
     "parallel_residual": ("model.parallel_residual", lambda job: job.model.parallel_residual is not None),
