@@ -216,13 +216,15 @@ def configurations() -> dict[str, Any]:
             **{**SIZES, "num_key_value_heads": 4}, logit_scale=0.7, tie_word_embeddings=False, pad_token_id=0
         ),
         "cohere-norms": transformers.CohereConfig(
-            **SIZES, head_dim=16, use_qk_norm=True, rope_parameters=LLAMA3, pad_token_id=0
+            **SIZES, head_dim=16, use_qk_norm=True, logit_scale=0.4, rope_parameters=LLAMA3, pad_token_id=0
         ),
         "cohere2": transformers.Cohere2Config(
-            **{**SIZES, "num_hidden_layers": 4}, sliding_window=5, sliding_window_pattern=2, pad_token_id=0
+            **{**SIZES, "num_hidden_layers": 4, "logit_scale": 0.4, "pad_token_id": 0},
+            **{"sliding_window": 5, "sliding_window_pattern": 2},
         ),
         "cohere2-windows": transformers.Cohere2Config(
-            **SIZES, head_dim=16, layer_types=["sliding_attention"] * 2, sliding_window=5, pad_token_id=0
+            **{**SIZES, "head_dim": 16, "logit_scale": 0.4, "pad_token_id": 0},
+            **{"sliding_window": 5, "layer_types": ["sliding_attention"] * 2},
         ),
         "olmo2": transformers.Olmo2Config(**SIZES, head_dim=16),
         "stablelm-no-biases": transformers.StableLmConfig(**SIZES, partial_rotary_factor=1.0),

@@ -46,6 +46,7 @@ PRESETS = {
     **{"olmo2-1b": "olmo2", "olmo2-32b": "olmo2", "gpt-oss-20b": "gpt_oss", "gpt-oss-120b": "gpt_oss"},
     **{"pythia-70m": "gpt_neox", "pythia-12b": "gpt_neox", "gpt-neox-20b": "gpt_neox"},
     **{"falcon-7b": "falcon", "falcon-11b": "falcon", "falcon-40b": "falcon", "falcon-180b": "falcon"},
+    **{"command-r-35b": "cohere", "command-r-plus-104b": "cohere", "command-r7b": "cohere2"},
     **{"olmoe-1b-7b": "olmoe", "granite3.0-1b-a400m": "granitemoe", "granite3.0-3b-a800m": "granitemoe"},
     **{"mamba2-130m": "mamba2", "mamba2-2.7b": "mamba2"},
     **{"nemotron-h-4b": "nemotron_h", "nemotron-h-8b": "nemotron_h", "nemotron-h-47b": "nemotron_h"},

@@ -246,15 +246,23 @@ def _name(path: str) -> str:
     return path.removeprefix("model.")
 
 
-def norm_of_heads(job: Job[GroupedQueryFields]) -> Iterator[Problem]:
-    """One norm over the heads of all ranks is an RMSNorm, and one of each head with weights of its own a LayerNorm."""
-    model, scope = job.model, job.model.qk_layernorm_scope
-    if scope == "head":
+def norm_over_all_heads(job: Job[GroupedQueryFields]) -> Iterator[Problem]:
+    """One norm over the heads of all ranks is an RMSNorm."""
+    yield from _norm_of_scope(job, "projection", "RMSNorm")
+
+
+def norm_per_head(job: Job[GroupedQueryFields]) -> Iterator[Problem]:
+    """The norm of each head with weights of its own is a LayerNorm."""
+    yield from _norm_of_scope(job, "per_head", "LayerNorm")
+
+
+def _norm_of_scope(job: Job[GroupedQueryFields], scope: str, needed: str) -> Iterator[Problem]:
+    model = job.model
+    if model.qk_layernorm_scope != scope:
         return
     if not model.qk_layernorm:
         yield Problem("is what qk_layernorm normalises, but that is false", (SCOPE, QK_NORM), "leave it out")
         return
-    needed = "RMSNorm" if scope == "projection" else "LayerNorm"
     if model.normalization != needed:
         message = f"{scope} needs {needed}, but normalization is {model.normalization}"
         yield Problem(message, (SCOPE, "model.normalization"), f"write head, or normalization: {needed}")
@@ -282,7 +290,7 @@ RULES: RulesByTopic = {
     "sizes": (heads_by_query_groups, hidden_by_heads),
     "positions": (rotary, positions_by_layer, temperature),
     "variants": (
-        *(rope_scaling, yarn, window_of_some_layers, norm_of_heads, attention_sinks),
-        *(normalised_rotation, one_chunk),
+        *(rope_scaling, yarn, window_of_some_layers, norm_over_all_heads, norm_per_head),
+        *(attention_sinks, normalised_rotation, one_chunk),
     ),
 }
