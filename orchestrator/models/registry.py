@@ -33,9 +33,9 @@ Feature = Literal[
 """What a family may be combined with: low-rank adapters, learned sinks of attention, sequences cut over ranks, training
 on conversations, layers with experts, FlashAttention 4, images among the tokens, an output layer joined with its loss,
 linear attention in some layers, predictions of further tokens, factors of embeddings, branches and logits, LayerNorms
-without biases, gates of what attention gives, norms of what attention and MLP give, attention and MLP in parallel, layers that differ in their
-rotary positions, rotary positions applied by a kernel of our own, a head for labelled examples, and tensor parallelism
-that sends while it multiplies."""
+without biases, gates of what attention gives, norms of what attention and MLP give, attention and MLP in parallel,
+layers that differ in their rotary positions, rotary positions applied by a kernel of our own, a head for labelled
+examples, and tensor parallelism that sends while it multiplies."""
 Positions = Literal["rope", "learned_absolute", "alibi", "relative", "none"]
 """How positions are told apart, as `model.position_embedding_type` has it."""
 

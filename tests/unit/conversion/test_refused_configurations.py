@@ -144,10 +144,17 @@ GLM = {"model_type": "glm4_moe", "first_k_dense_replace": 0}
             ("unsupported_config_value", "layer_types", "full_attention"),
         ),
         (
-            {"model_type": "cohere2", "num_hidden_layers": 3, "layer_types": ["full_attention", "full_attention", LOCAL]},
+            {
+                "model_type": "cohere2",
+                "num_hidden_layers": 3,
+                "layer_types": ["full_attention", "full_attention", LOCAL],
+            },
             ("unsupported_config_value", "layer_types", "full_attention"),
         ),
-        ({"model_type": "cohere2", "sliding_window_pattern": 0}, ("unsupported_config_value", "sliding_window_pattern")),
+        (
+            {"model_type": "cohere2", "sliding_window_pattern": 0},
+            ("unsupported_config_value", "sliding_window_pattern"),
+        ),
         ({"model_type": "olmoe", "clip_qkv": 8.0}, ("unsupported_config_value", "clip_qkv", "8.0")),
         (
             {"model_type": "granitemoeshared", "shared_intermediate_size": -1},

@@ -28,7 +28,9 @@ def other_parameters(model: Fields, tp: int) -> int:
 
 def _norms(model: Fields) -> int:
     widths = normed_widths(model)
-    return sum(widths) if model.qk_layernorm_scope == "per_head" else sum(norm_parameters(model, each) for each in widths)
+    return (
+        sum(widths) if model.qk_layernorm_scope == "per_head" else sum(norm_parameters(model, each) for each in widths)
+    )
 
 
 def normed_widths(model: Fields) -> tuple[int, int]:

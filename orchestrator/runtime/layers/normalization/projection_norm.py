@@ -44,6 +44,8 @@ class ProjectionNorm(torch.nn.Module):
 
 def heads_of_rank(weight: torch.Tensor, x: torch.Tensor, heads: int, tp: int) -> torch.Tensor:
     """Of the weights of all heads those of the heads that a rank has in x, [s, b, heads, d]."""
+    if tp == 1:
+        return weight
     own, width = x.size(-2), x.size(-1)
     # Where several ranks share a key/value head, each has it.
     first = get_tensor_model_parallel_rank() * heads // tp

@@ -78,7 +78,12 @@ COHERE = replace(
         Rule(f"{DECODER}input_layernorm.weight", ("model.layers.{n}.input_layernorm.weight",)),
         replace(QKV, transform="interleaved_qkv_of_pairs"),
         *(
-            Rule(f"{ATTENTION}{part}_layernorm.weight", (f"{THEIR_ATTENTION}{part}_norm.weight",), "heads_of_pairs", "qk_layernorm")
+            Rule(
+                f"{ATTENTION}{part}_layernorm.weight",
+                (f"{THEIR_ATTENTION}{part}_norm.weight",),
+                "heads_of_pairs",
+                "qk_layernorm",
+            )
             for part in "qk"
         ),
         *(rule for rule in REST if rule.ours not in _BEFORE),
