@@ -82,6 +82,7 @@ FAMILIES = {
     },
     **{"megatron-bert": "MegatronBertForPreTraining", "bert": "BertForPreTraining"},
     **{"bert-masked": "BertForMaskedLM", "megatron-masked": "MegatronBertForMaskedLM"},
+    **dict.fromkeys(("roberta", "roberta-untied"), "RobertaForMaskedLM"),
     **{"bert-untied": "BertForPreTraining", "t5": "T5ForConditionalGeneration"},
     **{"t5-v1.1": "T5ForConditionalGeneration", "mt5": "T5ForConditionalGeneration"},
     **{"llava": "LlavaForConditionalGeneration", "llava-qwen2": "LlavaForConditionalGeneration"},

@@ -233,6 +233,8 @@ def configurations() -> dict[str, Any]:
         "bert-masked": transformers.BertConfig(**BERT, type_vocab_size=3, architectures=["BertForMaskedLM"]),
         "megatron-masked": transformers.MegatronBertConfig(**BERT, architectures=["MegatronBertForMaskedLM"]),
         "bert-untied": transformers.BertConfig(**BERT, tie_word_embeddings=False),
+        "roberta": transformers.RobertaConfig(**BERT, type_vocab_size=1, pad_token_id=2),
+        "roberta-untied": transformers.RobertaConfig(**BERT, tie_word_embeddings=False, pad_token_id=2),
         "t5": transformers.T5Config(**T5),
         "t5-v1.1": transformers.T5Config(**T5, feed_forward_proj="gated-gelu", tie_word_embeddings=False),
         "mt5": transformers.MT5Config(**T5),

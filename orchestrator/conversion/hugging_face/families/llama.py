@@ -71,6 +71,7 @@ DEFAULTS = {
 FIXED: dict[str, Any] = {
     "architecture": "gpt",
     "position_embedding_type": "rope",
+    "position_embedding_offset": 0,
     "rotary_percent": 1.0,
     "rotary_base_local": None,
     "no_rope_freq": None,
