@@ -60,7 +60,8 @@ class ModelSpec(BlockFields):
     position_embedding_offset: Annotated[
         Size, resume.SHAPE, HashedIfChanged(), NoMegatronFlag("its positions begin at the first row")
     ] = 0
-    """BERT: rows of the table of learned positions before that of the first token. RoBERTa has two, up to that of padding."""
+    """BERT: rows of the table of learned positions before that of the first token: RoBERTa has two, up to that of
+    padding."""
     vocab_size: Annotated[Positive | None, resume.VOCABULARY, AlsoCalled("padded_vocab_size")] = None
     """Tokens in the vocabulary before padding; read from the tokenizer by default."""
     make_vocab_size_divisible_by: Annotated[

@@ -96,7 +96,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "bert": {**_MODEL, "architecture": "bert", "position_embedding_type": "learned_absolute", "vocab_size": 320},
     "post-ln": {
         **{**_MODEL, "architecture": "bert", "position_embedding_type": "learned_absolute", "vocab_size": 320},
-        **{"transformer_block_type": "post_ln", "norm_epsilon": 1e-12},
+        **{"transformer_block_type": "post_ln", "norm_epsilon": 1e-12, "position_embedding_offset": 2},
     },
     "muon": {**_MODEL, "activation": "swiglu", "normalization": "RMSNorm", "num_query_groups": 2},
     "race": {**_MODEL, "architecture": "bert", "position_embedding_type": "learned_absolute", "vocab_size": 320},

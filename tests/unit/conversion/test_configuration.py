@@ -35,7 +35,7 @@ PRESETS = {
     **{"llama3-8b": "llama", "llama3.1-8b": "llama", "mistral-7b": "mistral", "qwen2.5-7b": "qwen2"},
     "ministral-8b": "ministral",
     **{"qwen3-8b": "qwen3", "gemma-2b": "gemma", "gpt2": "gpt2"},
-    **{"mixtral-8x7b": "mixtral", "bert-345m": "megatron-bert", "bert-base": "bert"},
+    **{"mixtral-8x7b": "mixtral", "bert-345m": "megatron-bert", "bert-base": "bert", "roberta-base": "roberta"},
     # Phi-3 and Phi-4 are those networks, with two pairs of matrices joined in their files.
     **{"phi3-mini": "mistral", "phi4": "llama", "starcoder2-7b": "starcoder2", "stablelm-3b": "stablelm"},
     **{"stablelm2-1.6b": "stablelm", "nemotron4-15b": "nemotron"},
@@ -272,6 +272,17 @@ def test_a_bert_is_told_by_its_weights(tmp_path: Path) -> None:
     assert family_of_folder(tmp_path).architecture == "BertForPreTraining"
     index.write_text(json.dumps({"weight_map": {"bert.embeddings.LayerNorm.weight": "model.safetensors"}}))
     assert family_of_folder(tmp_path).architecture == "BertForMaskedLM"
+
+
+def test_positions_of_roberta_begin_behind_padding() -> None:
+    """Published sizes say 514, of which the first two are of no token."""
+    config = {"model_type": "roberta", "vocab_size": 256, "type_vocab_size": 1, "max_position_embeddings": 514}
+    family = family_of_type("roberta")
+    model = job_of(to_model(config, family)).model
+    assert (model.seq_length, model.positions, model.position_embedding_offset) == (512, 514, 2)
+    written = to_config(model, family_of_model(model), 256)
+    assert (written["max_position_embeddings"], written["pad_token_id"]) == (514, 1)
+    assert to_model({**config, "pad_token_id": 0}, family)["seq_length"] == 513
 
 
 def test_a_bert_without_types_is_refused() -> None:

@@ -111,6 +111,8 @@ GLM = {"model_type": "glm4_moe", "first_k_dense_replace": 0}
             {"model_type": "bert", "position_embedding_type": "relative_key"},
             ("unsupported_config_value", "position_embedding_type", "relative_key"),
         ),
+        ({"model_type": "roberta", "pad_token_id": None}, ("unsupported_config_value", "pad_token_id", "null")),
+        ({"model_type": "roberta", "is_decoder": True}, ("unsupported_config_value", "is_decoder", "true")),
         ({"model_type": "bert", "hidden_act": "gelu_new"}, ("unsupported_config_value", "BERT", "gelu")),
         (
             {"model_type": "t5", "feed_forward_proj": "gated-relu"},

@@ -112,6 +112,8 @@ PUBLISHED = {
     "nemotron-h-56b": 56_324_350_464,
     "bert-base": 110_106_428,
     "bert-large": 336_226_108,
+    "roberta-base": 124_697_433,
+    "roberta-large": 355_412_057,
     "t5-base": 222_903_552,
     "t5-v1.1-base": 247_577_856,
     # The last of CLIP's layers, whose output LLaVA does not take, and the norm behind it are not built.
