@@ -120,7 +120,7 @@ def _linear(begin: str, *, has_bias: bool) -> Iterator[str]:
 
 
 def _norm(begin: str, model: ModelSpec) -> Iterator[str]:
-    yield from _linear(begin, has_bias=model.normalization == "LayerNorm")
+    yield from _linear(begin, has_bias=model.has_norm_bias)
 
 
 def _of_vision(key: str, vision: VisionSpec, hidden: int) -> tuple[int, ...]:

@@ -102,7 +102,7 @@ class TaskContext:
     def longest(self) -> int | None:
         """Tokens of the longest sequence; None where positions do not limit it."""
         model = self.job.model
-        return model.positions if model.position_embedding_type == "learned_absolute" else None
+        return model.longest_positioned if model.position_embedding_type == "learned_absolute" else None
 
     def prefix(self, asked: EvaluationRequest) -> list[int]:
         """The token that begins every sequence, where this is asked for. Raises UserError when there is none."""

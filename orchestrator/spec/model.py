@@ -7,7 +7,7 @@ from pydantic import Field
 from orchestrator.fields import resume
 from orchestrator.fields.metadata import AlsoCalled, HashedIfChanged, MegatronFlag, NoMegatronFlag, ShortName
 from orchestrator.fields.order import in_listed_order
-from orchestrator.fields.values import Fraction, Plain, PluginName, Positive, PositiveNumber, Text
+from orchestrator.fields.values import Fraction, Plain, PluginName, Positive, PositiveNumber, Size, Text
 from orchestrator.models.blocks.registry import AttentionBlock, BlockFields, attention_of
 from orchestrator.models.layers import layer_pattern
 from orchestrator.models.registry import BERT, FAMILIES, MAMBA, T5, Architecture, ModelFamily, Positions
@@ -57,6 +57,11 @@ class ModelSpec(BlockFields):
     """Tokens per training sequence, s."""
     max_position_embeddings: Annotated[Positive | None, resume.positions, AlsoCalled("n_positions")] = None
     """Longest sequence that learned positions cover; `seq_length` by default."""
+    position_embedding_offset: Annotated[
+        Size, resume.SHAPE, HashedIfChanged(), NoMegatronFlag("its positions begin at the first row")
+    ] = 0
+    """BERT: rows of the table of learned positions before that of the first token: RoBERTa has two, up to that of
+    padding."""
     vocab_size: Annotated[Positive | None, resume.VOCABULARY, AlsoCalled("padded_vocab_size")] = None
     """Tokens in the vocabulary before padding; read from the tokenizer by default."""
     make_vocab_size_divisible_by: Annotated[
@@ -203,7 +208,12 @@ class ModelSpec(BlockFields):
     @property
     def positions(self) -> int:
         """Length of the learned position table."""
-        return self.max_position_embeddings or self.seq_length
+        return self.max_position_embeddings or self.seq_length + self.position_embedding_offset
+
+    @property
+    def longest_positioned(self) -> int:
+        """Tokens of the longest sequence that the table of learned positions covers."""
+        return self.positions - self.position_embedding_offset
 
     @property
     def tokentypes(self) -> int:

@@ -41,7 +41,9 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "num_query_groups": 2,
         "untie_embeddings_and_output_weights": True,
     },
-    "multi-query": {"num_query_groups": 1},
+    "multi-query": {
+        **{"num_query_groups": 1, "norm_bias": False, "qk_layernorm": True, "qk_layernorm_scope": "per_head"},
+    },
     "normalised-queries": {"qk_layernorm": True, "num_query_groups": 2},
     "alibi": {
         **{"position_embedding_type": "alibi", "num_attention_heads": 6, "kv_channels": 16, "num_query_groups": 1},

@@ -44,7 +44,11 @@ VARIANTS: dict[str, dict[str, Any]] = {
         **{"embedding_multiplier": 6.0, "residual_multiplier": 0.3, "logit_scale": 0.5},
     },
     "falcon": {"parallel_residual": "one_norm", "rotary_percent": 0.5},
-    "neox": {"parallel_residual": "two_norms", "add_bias_linear": False},
+    "neox": {"parallel_residual": "two_norms", "add_bias_linear": False, "norm_bias": False},
+    "cohere": {
+        **{"parallel_residual": "one_norm", "add_bias_linear": False, "norm_bias": False, "logit_scale": 0.5},
+        **{"qk_layernorm": True, "qk_layernorm_scope": "per_head", "activation": "swiglu"},
+    },
     "latents": {
         **{"normalization": "RMSNorm", "activation": "swiglu", "add_bias_linear": False, "qk_layernorm": True},
         **{"kv_lora_rank": 64, "q_lora_rank": 96, "qk_head_dim": 64, "qk_pos_emb_head_dim": 32, "v_head_dim": 64},

@@ -85,7 +85,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
         **{**_MODEL, "activation": "swiglu", "normalization": "RMSNorm", "num_query_groups": 2, "softmax_scale": 0.1},
         **{"embedding_multiplier": 3.0, "residual_multiplier": 0.3, "logit_scale": 0.5, "add_bias_linear": False},
     },
-    "neox": {**_MODEL, "parallel_residual": "two_norms", "rotary_percent": 0.25},
+    "neox": {**_MODEL, "parallel_residual": "two_norms", "rotary_percent": 0.25, "norm_bias": False},
     "llama4": {
         **{**_MODEL, "activation": "swiglu", "normalization": "RMSNorm", "num_query_groups": 2, "qk_l2_norm": True},
         **{"add_bias_linear": False, "no_rope_freq": 2, "attention_temperature_scale": 0.7},
@@ -96,7 +96,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "bert": {**_MODEL, "architecture": "bert", "position_embedding_type": "learned_absolute", "vocab_size": 320},
     "post-ln": {
         **{**_MODEL, "architecture": "bert", "position_embedding_type": "learned_absolute", "vocab_size": 320},
-        **{"transformer_block_type": "post_ln", "norm_epsilon": 1e-12},
+        **{"transformer_block_type": "post_ln", "norm_epsilon": 1e-12, "position_embedding_offset": 2},
     },
     "muon": {**_MODEL, "activation": "swiglu", "normalization": "RMSNorm", "num_query_groups": 2},
     "race": {**_MODEL, "architecture": "bert", "position_embedding_type": "learned_absolute", "vocab_size": 320},

@@ -155,6 +155,8 @@ def _to_text_model(config: Mapping[str, Any], family: Family, place: str) -> dic
             fields["rotary_base_local"] = None
     if (chunk := fields.get("attention_chunk_size")) is not None:
         fields["seq_length"] = min(fields["seq_length"], chunk)
+    if offset := fields.get("position_embedding_offset"):
+        fields["seq_length"] = min(fields["seq_length"], fields["max_position_embeddings"] - offset)
     known = ModelSpec.model_fields
     return {
         field: value for field, value in fields.items() if known[field].is_required() or value != known[field].default

@@ -108,6 +108,15 @@ def _turned(part: torch.Tensor, model: ModelSpec, sizes: tuple[int, int]) -> tor
     return torch.cat([turned, heads[:, rotated:]], dim=1).flatten(0, 1)
 
 
+def _split_heads(tensor: torch.Tensor, model: ModelSpec, rows: int) -> list[torch.Tensor]:
+    """Weights of a norm of each head, one after the other, as rows of heads whose channels lie as in `_split_pairs`."""
+    return [_turned(tensor, model, (2, _rotated_channels(model) // 2)).view(-1, model.head_dim)]
+
+
+def _join_heads(parts: Sequence[torch.Tensor], model: ModelSpec, rows: int) -> torch.Tensor:
+    return _turned(parts[0].flatten(), model, (_rotated_channels(model) // 2, 2))
+
+
 def _parts_of_qkv(tensor: torch.Tensor, model: ModelSpec) -> tuple[torch.Tensor, ...]:
     """All queries, all keys and all values of a matrix that has them one after the other."""
     rows = model.query_groups * model.head_dim
@@ -172,6 +181,7 @@ TRANSFORMS = {
     "delta_heads": Transform(_split_delta, _join_delta),
     "delta_channels": Transform(_split_channels, _join_channels),
     "interleaved_qkv_of_pairs": Transform(_split_pairs, _join_pairs),
+    "heads_of_pairs": Transform(_split_heads, _join_heads),
     "interleaved_vision_qkv": Transform(_split_vision_qkv, _join_vision_qkv),
     "interleaved_kv": Transform(_split_kv, _join_qkv),
     "joined_qkv": Transform(

@@ -209,6 +209,8 @@ class LayerTools(NamedTuple):
     norm: Any
     projection_norm: Any
     """RMSNorm over all heads of the queries, or of the keys, whose number it is given as `heads`."""
+    per_head_norm: Any
+    """LayerNorm of each of these heads, with weights of its own."""
     core: Any
     """Attention of queries to keys and values that are there."""
     rotated_attention: Any
@@ -230,7 +232,7 @@ class LayerSetup(NamedTuple):
 
 def norm_parameters(model: Fields, width: int) -> int:
     """Parameters of one norm over `width` values."""
-    return width if model.normalization == "RMSNorm" else 2 * width
+    return 2 * width if model.has_norm_bias else width
 
 
 def norm_statistics(model: Fields) -> int:

@@ -155,6 +155,7 @@ RESIDUAL_STREAM: Final = Block(
     declares="ResidualStreamSpec",
     offers=(
         BlockFeature("multipliers"),
+        BlockFeature("norms_without_bias", Asked("norm_bias", lambda model: not model.norm_bias)),
         BlockFeature("output_norms", Asked("transformer_block_type", lambda model: bool(model.normalizes_outputs))),
         BlockFeature("parallel_residual", Asked("parallel_residual", lambda m: m.parallel_residual is not None)),
     ),

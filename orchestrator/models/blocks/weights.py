@@ -26,7 +26,7 @@ def linears(matrices: Iterable[Matrix]) -> Shapes:
 
 def norm(begin: str, model: Fields, width: int) -> Shapes:
     """Those of a norm, whose names begin so."""
-    kinds = ("weight", "bias") if model.normalization == "LayerNorm" else ("weight",)
+    kinds = ("weight", "bias") if model.has_norm_bias else ("weight",)
     return {f"{begin}{kind}": (width,) for kind in kinds}
 
 

@@ -52,7 +52,7 @@ def saved_by_layer(job: JobSpec, layer: Layer, sizes: RankShape, layers: Layers,
     kernels = core_kernels(job, layers, is_recomputed=selective)
     kept = len(layer) * (sizes.own_tokens * sizes.hidden if job.model.hidden_dropout > 0 else 0)  # masks of one byte
     for block in layer:
-        recomputes_norm = "layernorm" in job.runtime.recomputed_modules and _norm_is_module(block, layers)
+        recomputes_norm = "layernorm" in job.runtime.recomputed_modules and _norm_is_module(job, block, layers)
         kept += residual_stream.saved_by_branch(job.model, sizes, recomputes_norm=recomputes_norm)
         kept += 0 if _is_recomputed(job, block) else block.memory.saved(job.model, sizes, kernels)
     if layers == "torch" and _counts_mlp(layer):  # in a hybrid, with each attention the norms of two of its layers
@@ -64,9 +64,11 @@ def _is_recomputed(job: JobSpec, block: Block) -> bool:
     return block.recomputed_as in job.runtime.recomputed_modules
 
 
-def _norm_is_module(block: Block, layers: Layers) -> bool:
-    """In Transformer Engine's layers most norms before a linear are a part of that, and not recomputed alone."""
-    return layers == "torch" or block.norm_is_module
+def _norm_is_module(job: JobSpec, block: Block, layers: Layers) -> bool:
+    """In Transformer Engine's layers most norms with a bias before a linear are a part of that, and not recomputed
+    alone.
+    """
+    return layers == "torch" or block.norm_is_module or not job.model.norm_bias
 
 
 def _counts_mlp(layer: Layer) -> bool:

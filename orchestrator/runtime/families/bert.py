@@ -49,8 +49,14 @@ class Bert(BertModel):
             **kwargs,
         )
         self.valid_vocab_size = valid_vocab_size
+        self.first_position = model.position_embedding_offset
         if model.transformer_block_type == "post_ln" and self.pre_process:
             normalise_embedding(self.embedding, config)
+
+    def bert_position_ids(self, token_ids: torch.Tensor) -> torch.Tensor:
+        """Rows of the position table for tokens, [b, s] as these."""
+        positions: torch.Tensor = super().bert_position_ids(token_ids) + self.first_position
+        return positions
 
     def _sanity_check_attention_and_get_attn_mask_dimension(self) -> str:
         """Which keys are hidden, [b, 1, 1, s]: what our attention takes, and Transformer Engine's from 1.10 on."""

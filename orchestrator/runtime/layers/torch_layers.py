@@ -28,6 +28,7 @@ from orchestrator.runtime.layers.config import LayerConfig
 from orchestrator.runtime.layers.experts import LayerKind, layers_of_chunk
 from orchestrator.runtime.layers.normalization.branches import place_norms
 from orchestrator.runtime.layers.normalization.norms import Norm
+from orchestrator.runtime.layers.normalization.per_head_norm import PerHeadNorm
 from orchestrator.runtime.layers.normalization.projection_norm import ProjectionNorm
 from orchestrator.runtime.processes import context_parallel
 from orchestrator.runtime.processes.process_groups import get_context_parallel_group, get_tensor_model_parallel_rank
@@ -144,6 +145,7 @@ def _layer_spec(config: LayerConfig, kind: LayerKind) -> Any:
         RowParallelLinear,
         Norm,
         ProjectionNorm,
+        PerHeadNorm,
         _core_attention(config),
         rotating_attention(config),
     )

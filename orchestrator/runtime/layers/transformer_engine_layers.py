@@ -24,6 +24,8 @@ from orchestrator.runtime.layers.attention.sequence_lengths import Lengths
 from orchestrator.runtime.layers.config import LayerConfig
 from orchestrator.runtime.layers.experts import LayerKind, layers_of_chunk
 from orchestrator.runtime.layers.normalization.branches import place_norms
+from orchestrator.runtime.layers.normalization.norms import Norm
+from orchestrator.runtime.layers.normalization.per_head_norm import PerHeadNorm
 from orchestrator.runtime.layers.normalization.projection_norm import ProjectionNorm
 from orchestrator.runtime.layers.parameter_attributes import mark_split
 from orchestrator.runtime.layers.torch_layers import Attention
@@ -45,7 +47,7 @@ def block_spec(config: LayerConfig, vp_stage: int | None) -> TransformerBlockSub
     kinds = layers_of_chunk(config, vp_stage)
     made = {kind: _layer_spec(config, kind) for kind in set(kinds)}
     layers = [made[kind] for kind in kinds]
-    return TransformerBlockSubmodules(layer_specs=layers, layer_norm=TENorm)
+    return TransformerBlockSubmodules(layer_specs=layers, layer_norm=_norm(config))
 
 
 def column_and_norm() -> tuple[Any, Any]:
@@ -66,11 +68,23 @@ def _layer_spec(config: LayerConfig, kind: LayerKind) -> Any:
     )
     own = layer.submodules.self_attention.submodules.core_attention
     core = _core_attention(config) or (own if config.softmax_type == "vanilla" else AttentionWithSinks)
+    norm = _norm(config)
     tools = LayerTools(
-        TEColumnParallelLinear, TERowParallelLinear, TENorm, ProjectionNorm, core, rotating_attention(config)
+        TEColumnParallelLinear,
+        TERowParallelLinear,
+        norm,
+        ProjectionNorm,
+        PerHeadNorm,
+        core,
+        rotating_attention(config),
     )
     mixer_named(kind.mixer).layers.place(layer, config, tools)
-    return place_norms(layer, config, TENorm, TEColumnParallelLinear)
+    return place_norms(layer, config, norm, TEColumnParallelLinear)
+
+
+def _norm(config: LayerConfig) -> type[TENorm | Norm]:
+    """Torch's where Transformer Engine's has a bias that the model has not."""
+    return TENorm if config.norm_bias else Norm
 
 
 def _core_attention(config: LayerConfig) -> type[Attention | FlashAttention] | None:

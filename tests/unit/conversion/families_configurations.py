@@ -212,6 +212,20 @@ def configurations() -> dict[str, Any]:
             **{**FALCON, **NEW_FALCON}, num_ln_in_parallel_attn=1, ffn_hidden_size=40
         ),
         "falcon-two-norms": transformers.FalconConfig(**FALCON, **NEW_FALCON, tie_word_embeddings=False),
+        "cohere": transformers.CohereConfig(
+            **{**SIZES, "num_key_value_heads": 4}, logit_scale=0.7, tie_word_embeddings=False, pad_token_id=0
+        ),
+        "cohere-norms": transformers.CohereConfig(
+            **SIZES, head_dim=16, use_qk_norm=True, logit_scale=0.4, rope_parameters=LLAMA3, pad_token_id=0
+        ),
+        "cohere2": transformers.Cohere2Config(
+            **{**SIZES, "num_hidden_layers": 4, "logit_scale": 0.4, "pad_token_id": 0},
+            **{"sliding_window": 5, "sliding_window_pattern": 2},
+        ),
+        "cohere2-windows": transformers.Cohere2Config(
+            **{**SIZES, "head_dim": 16, "logit_scale": 0.4, "pad_token_id": 0},
+            **{"sliding_window": 5, "layer_types": ["sliding_attention"] * 2},
+        ),
         "olmo2": transformers.Olmo2Config(**SIZES, head_dim=16),
         "stablelm-no-biases": transformers.StableLmConfig(**SIZES, partial_rotary_factor=1.0),
         "megatron-bert": transformers.MegatronBertConfig(**BERT),
@@ -219,6 +233,8 @@ def configurations() -> dict[str, Any]:
         "bert-masked": transformers.BertConfig(**BERT, type_vocab_size=3, architectures=["BertForMaskedLM"]),
         "megatron-masked": transformers.MegatronBertConfig(**BERT, architectures=["MegatronBertForMaskedLM"]),
         "bert-untied": transformers.BertConfig(**BERT, tie_word_embeddings=False),
+        "roberta": transformers.RobertaConfig(**BERT, type_vocab_size=1, pad_token_id=2),
+        "roberta-untied": transformers.RobertaConfig(**BERT, tie_word_embeddings=False, pad_token_id=2),
         "t5": transformers.T5Config(**T5),
         "t5-v1.1": transformers.T5Config(**T5, feed_forward_proj="gated-gelu", tie_word_embeddings=False),
         "mt5": transformers.MT5Config(**T5),

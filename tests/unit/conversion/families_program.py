@@ -50,7 +50,7 @@ def logits(model: Any) -> torch.Tensor:
             more = {"decoder_input_ids": ids().flip(0)} if model.config.is_encoder_decoder else {}
             found: torch.Tensor = model(ids(), **more).logits
             return found
-        said = model(ids(), token_type_ids=ids() % 2)
+        said = model(ids(), token_type_ids=ids() % min(model.config.type_vocab_size, 2))
         if "logits" in said:
             return said.logits.flatten()
         return torch.cat([said.prediction_logits.flatten(), said.seq_relationship_logits.flatten()])
@@ -112,6 +112,8 @@ def make(folder: Path, *names: str) -> None:
             for kind, buffer in theirs.named_buffers():
                 if kind.endswith("e_score_correction_bias"):
                     buffer.copy_(0.2 * torch.randn_like(buffer))
+            if name == "roberta-untied":
+                theirs.lm_head.bias.copy_(theirs.lm_head.decoder.bias)
             if name == "bert-untied":  # of two biases it computes with the other
                 theirs.cls.predictions.bias.copy_(theirs.cls.predictions.decoder.bias)
         packed = _packed(theirs) if name == "gpt-oss-mxfp4" else {}

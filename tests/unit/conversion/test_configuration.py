@@ -36,7 +36,7 @@ PRESETS = {
     **{"llama3-8b": "llama", "llama3.1-8b": "llama", "mistral-7b": "mistral", "qwen2.5-7b": "qwen2"},
     "ministral-8b": "ministral",
     **{"qwen3-8b": "qwen3", "gemma-2b": "gemma", "gpt2": "gpt2"},
-    **{"mixtral-8x7b": "mixtral", "bert-345m": "megatron-bert", "bert-base": "bert"},
+    **{"mixtral-8x7b": "mixtral", "bert-345m": "megatron-bert", "bert-base": "bert", "roberta-base": "roberta"},
     # Phi-3 and Phi-4 are those networks, with two pairs of matrices joined in their files.
     **{"phi3-mini": "mistral", "phi4": "llama", "starcoder2-7b": "starcoder2", "stablelm-3b": "stablelm"},
     **{"stablelm2-1.6b": "stablelm", "nemotron4-15b": "nemotron"},
@@ -47,6 +47,7 @@ PRESETS = {
     **{"olmo2-1b": "olmo2", "olmo2-32b": "olmo2", "gpt-oss-20b": "gpt_oss", "gpt-oss-120b": "gpt_oss"},
     **{"pythia-70m": "gpt_neox", "pythia-12b": "gpt_neox", "gpt-neox-20b": "gpt_neox"},
     **{"falcon-7b": "falcon", "falcon-11b": "falcon", "falcon-40b": "falcon", "falcon-180b": "falcon"},
+    **{"command-r-35b": "cohere", "command-r-plus-104b": "cohere", "command-r7b": "cohere2"},
     **{"olmoe-1b-7b": "olmoe", "granite3.0-1b-a400m": "granitemoe", "granite3.0-3b-a800m": "granitemoe"},
     **{"mamba2-130m": "mamba2", "mamba2-2.7b": "mamba2"},
     **{"nemotron-h-4b": "nemotron_h", "nemotron-h-8b": "nemotron_h", "nemotron-h-47b": "nemotron_h"},
@@ -179,6 +180,14 @@ FALCON = {
 NEW = {"new_decoder_architecture": True, "num_kv_heads": 2}
 
 
+def _falcon(norms: str) -> Family:
+    return next(
+        each
+        for each in FAMILIES
+        if each.model_type == FALCON["model_type"] and each.fixed["parallel_residual"] == norms
+    )
+
+
 @pytest.mark.parametrize(
     ("more", "norms", "found"),
     [
@@ -191,7 +200,7 @@ NEW = {"new_decoder_architecture": True, "num_kv_heads": 2}
 )
 def test_a_falcon(more: dict[str, Any], norms: str, found: tuple[int, int]) -> None:
     """Of 7B's architecture, and of 40B's with either number of norms."""
-    [family] = [each for each in FAMILIES if each.fixed.get("parallel_residual") == norms]
+    family = _falcon(norms)
     model = job_of(to_model({**FALCON, **more}, family)).model
     assert (model.query_groups, model.ffn_size) == found
     assert family_of_model(model) is family
@@ -207,7 +216,7 @@ def test_a_falcon(more: dict[str, Any], norms: str, found: tuple[int, int]) -> N
     ],
 )
 def test_a_falcon_with_other_norms_than_its_weights(more: dict[str, Any], norms: str, refusal: tuple[str, ...]) -> None:
-    [family] = [each for each in FAMILIES if each.fixed.get("parallel_residual") == norms]
+    family = _falcon(norms)
     with refused("unsupported_config_value", *refusal):
         to_model({**FALCON, **more}, family)
 
@@ -269,6 +278,17 @@ def test_a_bert_is_told_by_its_weights(tmp_path: Path) -> None:
     assert family_of_folder(tmp_path).architecture == "BertForPreTraining"
     index.write_text(json.dumps({"weight_map": {"bert.embeddings.LayerNorm.weight": "model.safetensors"}}))
     assert family_of_folder(tmp_path).architecture == "BertForMaskedLM"
+
+
+def test_positions_of_roberta_begin_behind_padding() -> None:
+    """Published sizes say 514, of which the first two are of no token."""
+    config = {"model_type": "roberta", "vocab_size": 256, "type_vocab_size": 1, "max_position_embeddings": 514}
+    family = family_of_type("roberta")
+    model = job_of(to_model(config, family)).model
+    assert (model.seq_length, model.positions, model.position_embedding_offset) == (512, 514, 2)
+    written = to_config(model, family_of_model(model), 256)
+    assert (written["max_position_embeddings"], written["pad_token_id"]) == (514, 1)
+    assert to_model({**config, "pad_token_id": 0}, family)["seq_length"] == 513
 
 
 def test_a_bert_without_types_is_refused() -> None:

@@ -99,6 +99,8 @@ def test_another_network_is_named() -> None:
         ({"transformer_block_type": "sandwich_ln"}, ("model.transformer_block_type", "sandwich_ln")),
         ({"residual_multiplier": 0.5}, ("model.residual_multiplier", "0.5")),
         ({"parallel_residual": "one_norm"}, ("model.parallel_residual", "one_norm")),
+        ({"norm_bias": False}, ("model.norm_bias", "False")),
+        ({"qk_layernorm": True, "qk_layernorm_scope": "per_head"}, ("model.qk_layernorm_scope", "per_head")),
         ({"no_rope_freq": 3}, ("model.no_rope_freq", "3")),
         ({"final_logit_softcapping": 9.0}, ("model.final_logit_softcapping", "9.0")),
         ({"activation": "gelu_tanh", "add_bias_linear": False}, ("model.activation", "gelu_tanh", "biases")),

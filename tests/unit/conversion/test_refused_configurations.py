@@ -18,6 +18,7 @@ LLAMA: dict[str, Any] = {
     **{"model_type": "llama", "vocab_size": 256, "num_hidden_layers": 1, "hidden_size": 8},
     **{"num_attention_heads": 2, "num_key_value_heads": 2, "intermediate_size": 8},
 }
+LOCAL = "sliding_attention"
 GLM = {"model_type": "glm4_moe", "first_k_dense_replace": 0}
 
 
@@ -110,6 +111,8 @@ GLM = {"model_type": "glm4_moe", "first_k_dense_replace": 0}
             {"model_type": "bert", "position_embedding_type": "relative_key"},
             ("unsupported_config_value", "position_embedding_type", "relative_key"),
         ),
+        ({"model_type": "roberta", "pad_token_id": None}, ("unsupported_config_value", "pad_token_id", "null")),
+        ({"model_type": "roberta", "is_decoder": True}, ("unsupported_config_value", "is_decoder", "true")),
         ({"model_type": "bert", "hidden_act": "gelu_new"}, ("unsupported_config_value", "BERT", "gelu")),
         (
             {"model_type": "t5", "feed_forward_proj": "gated-relu"},
@@ -133,6 +136,27 @@ GLM = {"model_type": "glm4_moe", "first_k_dense_replace": 0}
         ),
         ({"model_type": "falcon", "alibi": True}, ("unsupported_config_value", "alibi", "true")),
         ({"model_type": "falcon", "parallel_attn": False}, ("unsupported_config_value", "parallel_attn", "false")),
+        ({"model_type": "cohere", "attention_bias": True}, ("unsupported_config_value", "attention_bias", "true")),
+        ({"model_type": "cohere", "logit_scale": None}, ("unsupported_config_value", "logit_scale", "null")),
+        ({"model_type": "cohere", "logit_scale": -0.5}, ("unsupported_config_value", "logit_scale", "-0.5")),
+        ({"model_type": "cohere2", "use_qk_norm": True}, ("unsupported_config_value", "use_qk_norm", "true")),
+        ({"model_type": "cohere2", "sliding_window": None}, ("unsupported_config_value", "sliding_window", "null")),
+        (
+            {"model_type": "cohere2", "layer_types": ["full_attention"]},
+            ("unsupported_config_value", "layer_types", "full_attention"),
+        ),
+        (
+            {
+                "model_type": "cohere2",
+                "num_hidden_layers": 3,
+                "layer_types": ["full_attention", "full_attention", LOCAL],
+            },
+            ("unsupported_config_value", "layer_types", "full_attention"),
+        ),
+        (
+            {"model_type": "cohere2", "sliding_window_pattern": 0},
+            ("unsupported_config_value", "sliding_window_pattern"),
+        ),
         ({"model_type": "olmoe", "clip_qkv": 8.0}, ("unsupported_config_value", "clip_qkv", "8.0")),
         (
             {"model_type": "granitemoeshared", "shared_intermediate_size": -1},

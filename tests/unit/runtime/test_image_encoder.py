@@ -16,6 +16,7 @@ OF_DECODERS: dict[str, dict[str, Any]] = {
     "norms": {"qk_l2_norm": True, "no_rope_freq": 2, "attention_temperature_scale": 0.1, "add_bias_linear": False},
     "sinks": {"softmax_type": "learnable", "attention_output_gate": True, "sliding_window": 8},
     "parallel": {"parallel_residual": "two_norms", "apply_layernorm_1p": True, "no_rope_freq": 2},
+    "norms without biases": {"normalization": "LayerNorm", "norm_bias": False},
 }
 
 

@@ -1,12 +1,17 @@
-"""BERT: Megatron-LM's, whose norms stand before attention and MLP, and the first one, where they stand behind."""
+"""BERT: Megatron-LM's, whose norms stand before attention and MLP, the first one, where they stand behind, and RoBERTa,
+whose positions begin behind that of padding.
+"""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
+from orchestrator.conversion.hugging_face.config_keys import whole
 from orchestrator.conversion.hugging_face.families.llama import FIXED
-from orchestrator.conversion.weight_mapping import ENCODER, Family
+from orchestrator.conversion.weight_mapping import ENCODER, Derived, Family, Said
 from orchestrator.models.blocks.weights import Rule
+from orchestrator.spec.model import ModelSpec
 
 _LAYER = "bert.encoder.layer.{n}."
 _UNTIED = "untie_embeddings_and_output_weights"
@@ -154,3 +159,43 @@ def _masked(family: Family, architecture: str) -> Family:
 
 MEGATRON_BERT_MASKED = _masked(MEGATRON_BERT, "MegatronBertForMaskedLM")
 BERT_MASKED = _masked(BERT, "BertForMaskedLM")
+
+_OFFSET, _PADDING = "position_embedding_offset", "pad_token_id"
+_OF_ROBERTA = {
+    "bert.": "roberta.",
+    "cls.predictions.transform.dense.": "lm_head.dense.",
+    "cls.predictions.transform.LayerNorm.": "lm_head.layer_norm.",
+    "cls.predictions.": "lm_head.",
+}
+"""How names of a BERT begin -> how RoBERTa's do."""
+
+
+def _roberta(name: str) -> str:
+    begin = next(begin for begin in _OF_ROBERTA if name.startswith(begin))
+    return f"{_OF_ROBERTA[begin]}{name.removeprefix(begin)}"
+
+
+def _offset(said: Said, fields: dict[str, Any]) -> dict[str, Any]:
+    return {_OFFSET: whole(said(_PADDING), _PADDING, least=0) + 1}
+
+
+def _padding(model: ModelSpec) -> dict[str, Any] | None:
+    return {_PADDING: model.position_embedding_offset - 1} if model.position_embedding_offset else None
+
+
+ROBERTA = replace(
+    BERT_MASKED,
+    name="RoBERTa",
+    model_type="roberta",
+    architecture="RobertaForMaskedLM",
+    base="roberta.",
+    rules=tuple(replace(rule, theirs=tuple(map(_roberta, rule.theirs))) for rule in BERT_MASKED.rules),
+    fixed={field: value for field, value in BERT_MASKED.fixed.items() if field != _OFFSET},
+    defaults={**BERT_MASKED.defaults, _PADDING: 1},
+    derived=(Derived((_OFFSET,), (_PADDING,), _offset, _padding),),
+    renamed={},
+    heads=("lm_head.",),
+    # Published files have a pooler that their masked language model does not.
+    left_out=("roberta.pooler.",),
+    copies={_roberta(copy): _roberta(of) for copy, of in BERT_MASKED.copies.items()},
+)

@@ -72,6 +72,7 @@ DEFAULTS = {
 FIXED: dict[str, Any] = {
     "architecture": "gpt",
     "position_embedding_type": "rope",
+    "position_embedding_offset": 0,
     "rotary_percent": 1.0,
     "rotary_base_local": None,
     "no_rope_freq": None,
@@ -84,6 +85,7 @@ FIXED: dict[str, Any] = {
     "softmax_type": "vanilla",
     "final_logit_softcapping": None,
     "normalization": "RMSNorm",
+    "norm_bias": True,
     "transformer_block_type": "pre_ln",
     "parallel_residual": None,
     "apply_layernorm_1p": False,

@@ -7,7 +7,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from orchestrator.conversion.hugging_face.configuration import read_config, section
-from orchestrator.conversion.hugging_face.families.bert import BERT, BERT_MASKED, MEGATRON_BERT, MEGATRON_BERT_MASKED
+from orchestrator.conversion.hugging_face.families.bert import (
+    BERT,
+    BERT_MASKED,
+    MEGATRON_BERT,
+    MEGATRON_BERT_MASKED,
+    ROBERTA,
+)
 from orchestrator.conversion.hugging_face.families.gemma import GEMMA, GEMMA2, GEMMA3
 from orchestrator.conversion.hugging_face.families.gpt2 import GPT2
 from orchestrator.conversion.hugging_face.families.hybrids.mamba2 import MAMBA2
@@ -33,6 +39,7 @@ from orchestrator.conversion.hugging_face.families.mixture_of_experts.mixtral im
 from orchestrator.conversion.hugging_face.families.mixture_of_experts.olmoe import OLMOE
 from orchestrator.conversion.hugging_face.families.mixture_of_experts.qwen_next import QWEN3_NEXT
 from orchestrator.conversion.hugging_face.families.nemotron import NEMOTRON
+from orchestrator.conversion.hugging_face.families.parallel_residual.cohere import COHERE, COHERE2
 from orchestrator.conversion.hugging_face.families.parallel_residual.falcon import FALCON, FALCON_TWO_NORMS
 from orchestrator.conversion.hugging_face.families.parallel_residual.gpt_neox import GPT_NEOX
 from orchestrator.conversion.hugging_face.families.phi import PHI3
@@ -52,10 +59,10 @@ FAMILIES = (
     *(LLAMA, MISTRAL, MINISTRAL, MIXTRAL, QWEN2, QWEN2_MOE, QWEN3, QWEN3_MOE, QWEN3_NEXT, GLM4_MOE, GPT2),
     *(GEMMA, GEMMA2, GEMMA3),
     *(LLAMA4, PHI3, STARCODER2, STABLELM, NEMOTRON, OLMO2, GRANITE, SMOLLM3, GLM4),
-    *(GPT_NEOX, FALCON_TWO_NORMS, FALCON),
+    *(GPT_NEOX, FALCON_TWO_NORMS, FALCON, COHERE, COHERE2),
     *(OLMOE, GRANITE_MOE, GRANITE_MOE_SHARED, GPT_OSS),
     *(DEEPSEEK_V2, DEEPSEEK_V3, DEEPSEEK_V2_DENSE, DEEPSEEK_V3_DENSE),
-    *(MEGATRON_BERT, MEGATRON_BERT_MASKED, BERT, BERT_MASKED, T5, MT5),
+    *(MEGATRON_BERT, MEGATRON_BERT_MASKED, BERT, BERT_MASKED, ROBERTA, T5, MT5),
     *(LLAVA, LLAVA_MISTRAL, LLAVA_QWEN2),
     *(MAMBA2, NEMOTRON_H),
     *(with_attention(block.name, each) for block in ATTENTIONS for each in block.weights.published()),

@@ -132,9 +132,10 @@ class GroupedQueryAttentionSpec(Section):
     """A bias in the query/key/value projection only (`add_bias_linear` already has one)."""
     qk_layernorm: Annotated[bool, resume.SHAPE, MegatronFlag()] = False
     """Normalise queries and keys."""
-    qk_layernorm_scope: Annotated[Literal["head", "projection"], resume.SHAPE, HashedIfChanged()] = "head"
-    """What `qk_layernorm` normalises: each head by itself, or the queries, and the keys, of all heads together (OLMo
-    2)."""
+    qk_layernorm_scope: Annotated[Literal["head", "per_head", "projection"], resume.SHAPE, HashedIfChanged()] = "head"
+    """What `qk_layernorm` normalises: `head`: each head by itself, with the same weights for all; `per_head`: by itself
+    with weights of its own and no bias (Command R+); `projection`: the queries, and the keys, of all heads together
+    (OLMo 2)."""
     attention_output_gate: Annotated[bool, resume.SHAPE, HashedIfChanged(), MegatronFlag()] = False
     """Multiply what each head gives by the sigmoid of a gate, which the query projection gives beside the queries
     (Qwen3-Next)."""

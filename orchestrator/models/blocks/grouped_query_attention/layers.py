@@ -92,9 +92,10 @@ def place(layer: Any, config: Any, tools: LayerTools) -> None:
     if config.qk_layernorm and config.qk_layernorm_scope == "head":
         attention.submodules.q_layernorm = attention.submodules.k_layernorm = tools.norm
     elif config.qk_layernorm:
+        norm = tools.per_head_norm if config.qk_layernorm_scope == "per_head" else tools.projection_norm
         heads = {"q_layernorm": config.num_attention_heads, "k_layernorm": config.num_query_groups}
         for name, count in heads.items():
-            setattr(attention.submodules, name, ModuleSpec(tools.projection_norm, {"heads": count}))
+            setattr(attention.submodules, name, ModuleSpec(norm, {"heads": count}))
 
 
 def keep(layer: Any, with_cache: Callable[[Any], Any]) -> Any:

@@ -23,8 +23,14 @@ def matrices(model: Fields) -> tuple[Matrix, ...]:
 def other_parameters(model: Fields, tp: int) -> int:
     """Beside the matrices: the norms of queries and keys, which every rank has whole, and the sinks of its heads."""
     sinks = model.num_attention_heads // tp if model.has_sinks else 0
-    norms = sum(norm_parameters(model, width) for width in normed_widths(model)) if model.qk_layernorm else 0
-    return sinks + norms
+    return sinks + (_norms(model) if model.qk_layernorm else 0)
+
+
+def _norms(model: Fields) -> int:
+    widths = normed_widths(model)
+    return (
+        sum(widths) if model.qk_layernorm_scope == "per_head" else sum(norm_parameters(model, each) for each in widths)
+    )
 
 
 def normed_widths(model: Fields) -> tuple[int, int]:

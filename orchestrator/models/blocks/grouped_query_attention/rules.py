@@ -246,17 +246,26 @@ def _name(path: str) -> str:
 
 def norm_over_all_heads(job: Job[GroupedQueryFields]) -> Iterator[Problem]:
     """One norm over the heads of all ranks is an RMSNorm."""
+    yield from _norm_of_scope(job, "projection", "RMSNorm")
+
+
+def norm_per_head(job: Job[GroupedQueryFields]) -> Iterator[Problem]:
+    """The norm of each head with weights of its own is a LayerNorm."""
+    yield from _norm_of_scope(job, "per_head", "LayerNorm")
+
+
+def _norm_of_scope(job: Job[GroupedQueryFields], scope: str, needed: str) -> Iterator[Problem]:
     model = job.model
-    if model.qk_layernorm_scope == "head":
+    if model.qk_layernorm_scope != scope:
         return
     if not model.qk_layernorm:
         yield Problem("is what qk_layernorm normalises, but that is false", (SCOPE, QK_NORM), "leave it out")
         return
-    if model.normalization != "RMSNorm":
-        message = f"projection needs RMSNorm, but normalization is {model.normalization}"
-        yield Problem(message, (SCOPE, "model.normalization"), "write head, or normalization: RMSNorm")
+    if model.normalization != needed:
+        message = f"{scope} needs {needed}, but normalization is {model.normalization}"
+        yield Problem(message, (SCOPE, "model.normalization"), f"write head, or normalization: {needed}")
     if model.apply_layernorm_1p:
-        message = "projection multiplies by weight, but apply_layernorm_1p by 1 + weight"
+        message = f"{scope} multiplies by weight, but apply_layernorm_1p by 1 + weight"
         yield Problem(message, (SCOPE, "model.apply_layernorm_1p"), "write head, or leave apply_layernorm_1p out")
 
 
@@ -279,7 +288,7 @@ RULES: RulesByTopic = {
     "sizes": (heads_by_query_groups, hidden_by_heads),
     "positions": (rotary, positions_by_layer, temperature),
     "variants": (
-        *(rope_scaling, yarn, window_of_some_layers, norm_over_all_heads, attention_sinks),
-        *(normalised_rotation, one_chunk),
+        *(rope_scaling, yarn, window_of_some_layers, norm_over_all_heads, norm_per_head),
+        *(attention_sinks, normalised_rotation, one_chunk),
     ),
 }

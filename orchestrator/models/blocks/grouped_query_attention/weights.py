@@ -18,8 +18,8 @@ def weights(model: Fields) -> Shapes:
     if model.has_sinks:
         found["core_attention.softmax_offset"] = (model.num_attention_heads,)
     if model.qk_layernorm:
-        queries, keys = normed_widths(model)
-        found |= {**norm("q_layernorm.", model, queries), **norm("k_layernorm.", model, keys)}
+        for name, width in zip(("q_layernorm.", "k_layernorm."), normed_widths(model), strict=True):
+            found |= {f"{name}weight": (width,)} if model.qk_layernorm_scope == "per_head" else norm(name, model, width)
     return found
 
 

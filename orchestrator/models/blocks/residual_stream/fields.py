@@ -1,6 +1,6 @@
 """The fields of `model` that say what is around attention and MLP."""
 
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import ConfigDict
 
@@ -9,12 +9,24 @@ from orchestrator.fields.base import Section
 from orchestrator.fields.metadata import AlsoCalled, HashedIfChanged, ListedAfter, NoMegatronFlag
 from orchestrator.fields.values import PositiveNumber
 
+if TYPE_CHECKING:
+    from orchestrator.models.blocks.model_fields import Fields
+
 
 class ResidualStreamSpec(Section):
-    """Where the norms of attention and MLP are, and by what these, the embeddings and the logits are multiplied."""
+    """What norms of attention and MLP there are, and by what these, the embeddings and the logits are multiplied."""
 
     model_config = ConfigDict(defer_build=True)  # nothing is validated as one
 
+    norm_bias: Annotated[
+        bool,
+        resume.SHAPE,
+        HashedIfChanged(),
+        AlsoCalled("bias_for_layer_norm layer_norm_bias"),
+        NoMegatronFlag("its LayerNorm has a bias"),
+        ListedAfter("normalization"),
+    ] = True
+    """A bias in every LayerNorm (Command R has none). RMSNorm never has one."""
     transformer_block_type: Annotated[
         Literal["pre_ln", "post_ln", "sandwich_ln", "reordered_ln"], resume.SHAPE, ListedAfter("normalization")
     ] = "pre_ln"
@@ -41,6 +53,11 @@ class ResidualStreamSpec(Section):
         PositiveNumber, resume.LOGIC, HashedIfChanged(), AlsoCalled(logits_scaling="(one over it)")
     ] = 1.0
     """Logits are multiplied by this."""
+
+    @property
+    def has_norm_bias(self: "Fields") -> bool:
+        """Whether norms have a bias."""
+        return self.normalization == "LayerNorm" and self.norm_bias
 
     @property
     def has_multipliers(self) -> bool:

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 class ResidualStreamConfig(TransformerConfig):
     """megatron-core's configuration, and where norms are that it has not."""
 
+    norm_bias: bool = True
+    """LayerNorms have a bias. megatron-core's, and Transformer Engine's, always have one."""
     normalizes_inputs: bool = True
     """There are norms before attention and MLP."""
     normalizes_outputs: bool = False
@@ -30,6 +32,7 @@ class ResidualStreamConfig(TransformerConfig):
 def settings(model: Fields, setup: LayerSetup) -> dict[str, Any]:
     """Attributes of the layers' configuration."""
     return {
+        "norm_bias": model.norm_bias,
         "normalizes_inputs": model.normalizes_inputs,
         "normalizes_outputs": model.normalizes_outputs,
         "parallel_residual": model.parallel_residual,

@@ -1,4 +1,4 @@
-"""Which models have norms elsewhere than before attention and MLP, and factors."""
+"""Which models have norms without biases, or elsewhere than before attention and MLP, and factors."""
 
 from __future__ import annotations
 
@@ -15,6 +15,18 @@ if TYPE_CHECKING:
 
 MULTIPLIERS = ("embedding_multiplier", "residual_multiplier", "logit_scale")
 NORMS, PARALLEL = "model.transformer_block_type", "model.parallel_residual"
+NORM_BIAS = "model.norm_bias"
+
+
+def norm_bias(job: Job[Fields]) -> Iterator[Problem]:
+    """A LayerNorm does without its bias, in decoders."""
+    model = job.model
+    if model.norm_bias:
+        return
+    yield from by_family(job, "norms_without_bias", NORM_BIAS)
+    if model.normalization != "LayerNorm":
+        message = f"is for LayerNorm: {model.normalization} has no bias"
+        yield Problem(message, (NORM_BIAS, "model.normalization"), "leave it out")
 
 
 def output_norms(job: Job[Fields]) -> Iterator[Problem]:
@@ -59,4 +71,4 @@ def parallel_residual(job: Job[ExpertFields]) -> Iterator[Problem]:
 
 
 TENSOR_PARALLEL: tuple[Rule, ...] = ()
-RULES: RulesByTopic = {"variants": (output_norms, parallel_residual, multipliers)}
+RULES: RulesByTopic = {"variants": (norm_bias, output_norms, parallel_residual, multipliers)}

@@ -25,12 +25,11 @@ def place_norms(layer: Any, config: LayerConfig, norm: Callable[..., torch.nn.Mo
     `column`: a linear layer that does not normalise its input.
     """
     parts = layer.submodules
+    if not config.norm_bias:
+        _part_norms(parts, norm, column)
     if not config.normalizes_inputs or config.parallel_residual == "one_norm":
         parts.input_layernorm = parts.pre_mlp_layernorm = IdentityOp
-        parts.self_attention.submodules.linear_qkv = column
-        mlp = _submodules(parts.mlp)
-        if hasattr(mlp, "linear_fc1"):  # experts have a norm of their own before them
-            mlp.linear_fc1 = column
+        _normalise_nothing(parts, column)
     if config.parallel_residual is not None:
         return place_parallel(layer, config, norm)
     if not config.normalizes_outputs and config.residual_multiplier == 1.0:
@@ -40,6 +39,24 @@ def place_norms(layer: Any, config: LayerConfig, norm: Callable[..., torch.nn.Mo
     parts.mlp_bda = ModuleSpec(AddBranch, behind)
     parts.sharded_state_dict_keys_map = {**parts.sharded_state_dict_keys_map, **KEYS}
     return layer
+
+
+def _normalise_nothing(parts: Any, column: Any) -> None:
+    """Let the first linear layers of attention and MLP take their inputs as they are."""
+    parts.self_attention.submodules.linear_qkv = column
+    mlp = _submodules(parts.mlp)
+    if hasattr(mlp, "linear_fc1"):  # experts have a norm of their own before them
+        mlp.linear_fc1 = column
+
+
+def _part_norms(parts: Any, norm: Callable[..., torch.nn.Module], column: Any) -> None:
+    """Let the norms before attention and MLP be modules by themselves, called in checkpoints as parts of these."""
+    _normalise_nothing(parts, column)
+    parts.input_layernorm = parts.pre_mlp_layernorm = norm
+    keys = {"input_layernorm.": "self_attention.linear_qkv.layer_norm_"}
+    if hasattr(_submodules(parts.mlp), "linear_fc1"):
+        keys["pre_mlp_layernorm."] = "mlp.linear_fc1.layer_norm_"
+    parts.sharded_state_dict_keys_map = {**parts.sharded_state_dict_keys_map, **keys}
 
 
 def _submodules(spec: Any) -> Any:

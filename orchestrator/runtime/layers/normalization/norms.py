@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from megatron.core.transformer.transformer_config import TransformerConfig
 from torch.nn import functional
 
+from orchestrator.runtime.layers.config import LayerConfig
 from orchestrator.runtime.layers.parameter_attributes import mark_sequence_parallel
 
 
 class Norm(torch.nn.Module):
-    """LayerNorm or RMSNorm over the last dimension, with megatron-core's constructor.
+    """LayerNorm, with a bias or without one, or RMSNorm over the last dimension, with megatron-core's constructor.
 
     Zero-centred, it multiplies by 1 + weight; in fp32, since the sum would lose what the weight holds in bf16.
 
@@ -20,7 +20,7 @@ class Norm(torch.nn.Module):
     ranks; megatron-core's own fallback norm refuses sequence parallelism.
     """
 
-    def __init__(self, config: TransformerConfig, hidden_size: int, eps: float = 1e-5, **unused: Any) -> None:
+    def __init__(self, config: LayerConfig, hidden_size: int, eps: float = 1e-5, **unused: Any) -> None:
         super().__init__()
         self.eps = eps
         self.shape = (hidden_size,)
@@ -28,16 +28,17 @@ class Norm(torch.nn.Module):
         self.is_zero_centered = config.layernorm_zero_centered_gamma
         self.weight = torch.nn.Parameter(torch.ones(hidden_size, dtype=config.params_dtype))
         mark_sequence_parallel(self.weight, config)
-        if not self.is_rms:
+        self.bias: torch.nn.Parameter | None = None
+        if not self.is_rms and config.norm_bias:
             self.bias = torch.nn.Parameter(torch.zeros(hidden_size, dtype=config.params_dtype))
             mark_sequence_parallel(self.bias, config)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Normalise x: [..., hidden_size]."""
         if self.is_zero_centered:
-            bias = None if self.is_rms else self.bias.float()
+            bias = None if self.bias is None else self.bias.float()
             return self._normalise(x.float(), 1.0 + self.weight.float(), bias).to(x.dtype)
-        return self._normalise(x, self.weight, None if self.is_rms else self.bias)
+        return self._normalise(x, self.weight, self.bias)
 
     def _normalise(self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
         if self.is_rms:

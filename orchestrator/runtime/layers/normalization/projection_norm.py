@@ -33,16 +33,23 @@ class ProjectionNorm(torch.nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Normalise the heads of this rank, [s, b, heads, d]."""
-        own, width = x.size(-2), x.size(-1)
-        # Where several ranks share a key/value head, each has it.
-        first = get_tensor_model_parallel_rank() * self.heads // self.tp
-        weight = self.weight[first * width : (first + own) * width]
+        weight = heads_of_rank(self.weight, x, self.heads, self.tp)
         flat = x.flatten(-2)
         if self.tp == 1:
             return functional.rms_norm(flat, weight.shape, weight, self.eps).view_as(x)
         apply: Any = _SharedNorm.apply
         normed: torch.Tensor = apply(flat, weight, self.eps, self.tp)
         return normed.view_as(x)
+
+
+def heads_of_rank(weight: torch.Tensor, x: torch.Tensor, heads: int, tp: int) -> torch.Tensor:
+    """Of the weights of all heads those of the heads that a rank has in x, [s, b, heads, d]."""
+    if tp == 1:
+        return weight
+    own, width = x.size(-2), x.size(-1)
+    # Where several ranks share a key/value head, each has it.
+    first = get_tensor_model_parallel_rank() * heads // tp
+    return weight[first * width : (first + own) * width]
 
 
 class _SharedNorm(torch.autograd.Function):

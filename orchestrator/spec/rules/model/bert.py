@@ -10,7 +10,7 @@ from orchestrator.spec.model import ModelSpec
 from orchestrator.spec.rules.base import Rule
 from orchestrator.spec.sections.data import DataSpec
 
-FAMILY = "model.architecture"
+FAMILY, OFFSET = "model.architecture", "model.position_embedding_offset"
 SHORTEST = 8
 """[CLS], two [SEP], and a few tokens between them."""
 _NOT_OF_BERT = {
@@ -43,6 +43,9 @@ def bert_model(job: JobSections) -> Iterator[Problem]:
         message = f"grouped queries are not for architecture: bert: {model.query_groups} ≠ {model.num_attention_heads}"
         paths = ("model.num_query_groups", "model.num_attention_heads", FAMILY)
         yield Problem(message, paths, "leave num_query_groups out")
+    if model.position_embedding_offset and model.position_embedding_type != "learned_absolute":
+        message = f"is for learned positions, but position_embedding_type is {model.position_embedding_type}"
+        yield Problem(message, (OFFSET, "model.position_embedding_type"), "leave it out")
     if model.bert_binary_head and model.tokentypes < 2:
         message = "the binary head learns how two parts are related, which needs two token types: 1 < 2"
         yield Problem(message, ("model.num_tokentypes", "model.bert_binary_head"), "write 2, or leave it out")
@@ -74,6 +77,7 @@ def of_other_families(job: JobSections) -> Iterator[Problem]:
     if family != "bert":
         written = {
             "model.bert_binary_head": not job.model.bert_binary_head,
+            OFFSET: job.model.position_embedding_offset > 0,
             "model.num_tokentypes": job.model.num_tokentypes is not None,
             "model.transformer_block_type": job.model.transformer_block_type == "post_ln",
             "data.bert_order": data.bert_order != DataSpec.model_fields["bert_order"].default,

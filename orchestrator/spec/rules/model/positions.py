@@ -15,12 +15,14 @@ BYTE_LEVEL_TOKENS = 261
 def learned_positions(job: JobSections) -> Iterator[Problem]:
     """A learned position table covers the sequence."""
     model = job.model
-    if model.position_embedding_type == "learned_absolute" and model.seq_length > model.positions:
+    most, offset = model.longest_positioned, model.position_embedding_offset
+    if model.position_embedding_type == "learned_absolute" and model.seq_length > most:
+        without = f" - position_embedding_offset {offset}" if offset else ""
         message = (
             f"learned positions cover max_position_embeddings tokens: "
-            f"seq_length {model.seq_length} > max_position_embeddings {model.positions}"
+            f"seq_length {model.seq_length} > max_position_embeddings {model.positions}{without}"
         )
-        hint = f"write a seq_length of at most {model.positions}, or raise max_position_embeddings"
+        hint = f"write a seq_length of at most {max(most, 0)}, or raise max_position_embeddings"
         yield Problem(message, ("model.seq_length", "model.max_position_embeddings"), hint)
 
 

@@ -122,8 +122,8 @@ class CudaNorm(torch.autograd.Function):
     """layer_norm and rms_norm save their input and fp32 statistics per row."""
 
     @staticmethod
-    def forward(ctx: Any, x: Any, weight: Any, bias: Any) -> Any:
-        statistics = torch.zeros((1 if bias is None else 2) * x.numel() // x.size(-1))
+    def forward(ctx: Any, x: Any, weight: Any, bias: Any, of_a_row: int) -> Any:
+        statistics = torch.zeros(of_a_row * x.numel() // x.size(-1))
         ctx.save_for_backward(x, weight, statistics)
         ctx.has_bias = bias is not None
         return torch.zeros(x.shape, dtype=x.dtype)
@@ -133,7 +133,7 @@ class CudaNorm(torch.autograd.Function):
         x, weight, _ = ctx.saved_tensors
         for_bias = torch.zeros_like(weight) if ctx.has_bias else None
         for_weight = None if weight is None else torch.zeros_like(weight)
-        return torch.zeros(x.shape, dtype=x.dtype), for_weight, for_bias
+        return torch.zeros(x.shape, dtype=x.dtype), for_weight, for_bias, None
 
 
 class CudaAttention(torch.autograd.Function):
@@ -196,8 +196,8 @@ def behave_like_cuda() -> None:
     any_rotation: Any = rotation
     any_rotation._kernels = CudaRotation
     any_functional: Any = functional
-    any_functional.layer_norm = lambda x, shape, weight, bias, eps: CudaNorm.apply(x, weight, bias)
-    any_functional.rms_norm = lambda x, shape, weight, eps: CudaNorm.apply(x, weight, None)
+    any_functional.layer_norm = lambda x, shape, weight, bias, eps: CudaNorm.apply(x, weight, bias, 2)
+    any_functional.rms_norm = lambda x, shape, weight, eps: CudaNorm.apply(x, weight, None, 1)
     any_functional.scaled_dot_product_attention = lambda q, k, v, **options: CudaAttention.apply(q, k, v)
     any_functional.dropout = lambda x, p=0.5, training=True, inplace=False: (
         CudaDropout.apply(x) if p > 0 and training else x

@@ -133,6 +133,12 @@ LAYERS: dict[str, dict[str, Any]] = {
         },
         "parallelism": SP,
     },
+    "norms without biases": {"model": {"norm_bias": False}},
+    "norm of each head": {"model": {"qk_layernorm": True, "qk_layernorm_scope": "per_head", "norm_bias": False}},
+    "norm of each head, groups, ranks": {
+        "model": {"qk_layernorm": True, "qk_layernorm_scope": "per_head", "num_query_groups": 2},
+        "parallelism": SP,
+    },
     "gates": {"model": {"attention_output_gate": True}},
     "gates in fp32": {"model": {"attention_output_gate": True}, "precision": {"dtype": "fp32"}},
     "gates, groups, norms": {"model": GATED},
