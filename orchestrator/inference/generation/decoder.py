@@ -84,6 +84,14 @@ class DecoderRunner:
         hidden = self._hidden(tokens[:, None], positions[:, None], {})
         return None if hidden is None else self._logits(hidden)[0]
 
+    @torch.no_grad()
+    def verify(self, tokens: torch.Tensor, positions: torch.Tensor) -> torch.Tensor | None:
+        """Logits [b, s, v] in fp32 after each of several more tokens of each row, at `positions`, both [b, s]. Those after
+        one that is not to stay are written over where the row goes on from there."""
+        self._cache.begin(positions, self._rotation(positions))
+        hidden = self._hidden(tokens, positions, {})
+        return None if hidden is None else self._logits(hidden).transpose(0, 1)
+
     def take(self, rows: torch.Tensor) -> None:
         """See Passes."""
         self._cache.take(rows)

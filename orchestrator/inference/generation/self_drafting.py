@@ -90,13 +90,6 @@ class SelfDraftingRunner(DecoderRunner):
             kept.cache = None
         return self._logits(at_places(window.hidden, window.last))[0]
 
-    @torch.no_grad()
-    def verify(self, tokens: torch.Tensor, positions: torch.Tensor) -> torch.Tensor | None:
-        """Logits [b, s, v] in fp32 after each of `tokens`, the newest and its drafts, at `positions`, both [b, s]."""
-        self._cache.begin(positions, self._rotation(positions))
-        hidden = self._hidden(tokens, positions, {})
-        return None if hidden is None else self._logits(hidden).transpose(0, 1)
-
     def accept(self, accepted: torch.Tensor, positions: torch.Tensor) -> None:
         """Go on behind so many of each row's drafts, [b], which were verified at `positions`, [b, s]. What was read of
         the others is written over.
