@@ -411,8 +411,8 @@ def load(
 
     It can be split otherwise than it was trained. By default a single process holds all of it, and under torchrun it
     has the job's own layout; the product of both sizes must be the number of processes. `num_speculative_tokens`: how
-    many tokens the layers of multi-token prediction draft at a time, for the model to verify in one pass. `patience`:
-    seconds that processes wait for each other, ten minutes by default.
+    many the layers of multi-token prediction draft at a time, for the model to verify in one pass. `patience`: seconds
+    that processes wait for each other, ten minutes by default.
 
     Raises UserError when the folder is none of both, the layout does not fit or there are not as many layers that
     draft, CheckpointError when the checkpoint is not whole.
@@ -427,11 +427,10 @@ def load(
     job = _laid_out(weights.job, tensor_model_parallel_size, pipeline_model_parallel_size)
     for name, value in job.launch.env.items():
         os.environ[name] = resolve_environment(value)
-    given: dict[str, Any] = {"num_speculative_tokens": num_speculative_tokens}
-    given |= {} if patience is None else {"patience": patience}
+    weights, waiting = replace(weights, job=job), {} if patience is None else {"patience": patience}
 
     def opened(store: Store | None) -> tuple[Network, Commit]:
-        return open_network(replace(weights, job=job), iteration, store=store, **given)
+        return open_network(weights, iteration, store=store, num_speculative_tokens=num_speculative_tokens, **waiting)
 
     return Model(*opened(None), opened)
 

@@ -86,8 +86,10 @@ class DecoderRunner:
 
     @torch.no_grad()
     def verify(self, tokens: torch.Tensor, positions: torch.Tensor) -> torch.Tensor | None:
-        """Logits [b, s, v] in fp32 after each of several more tokens of each row, at `positions`, both [b, s]. Those after
-        one that is not to stay are written over where the row goes on from there."""
+        """Logits [b, s, v] in fp32 after each of several more tokens of each row, at `positions`, both [b, s].
+
+        A row that keeps some of them goes on behind these, and writes over the others.
+        """
         self._cache.begin(positions, self._rotation(positions))
         hidden = self._hidden(tokens, positions, {})
         return None if hidden is None else self._logits(hidden).transpose(0, 1)

@@ -1,4 +1,4 @@
-"""The layers of multi-token prediction, as megatron-core builds them behind the last one."""
+"""The layers of multi-token prediction, as megatron-core builds them behind the last one, and what they draft."""
 
 from __future__ import annotations
 
