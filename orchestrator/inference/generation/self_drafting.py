@@ -17,7 +17,6 @@ from orchestrator.inference.generation.cache import Cache, keep_of_layer
 from orchestrator.inference.generation.decoder import DecoderRunner, at_places
 from orchestrator.inference.network import Network
 from orchestrator.inference.requests import Request
-from orchestrator.models.blocks.multi_token_prediction.layers import predicted
 
 
 @dataclass
@@ -42,7 +41,7 @@ class SelfDraftingRunner(DecoderRunner):
         self.drafts: int = network.job.model.mtp_num_layers
         """Tokens that it drafts at a time."""
         layers = self._module.mtp.layers if self._module.post_process else ()
-        self._drafting = [(layer, keep_of_layer(layer.transformer_layer, at)) for at, layer in enumerate(layers)]
+        self._drafting = [keep_of_layer(layer.transformer_layer, number) for number, layer in enumerate(layers)]
         self._draft_cache = Cache(0)
         self._window: _Window | None = None
         self._given: torch.Tensor | None = None
@@ -77,7 +76,7 @@ class SelfDraftingRunner(DecoderRunner):
         window, module = self._window, self._module
         if window is None:
             return None
-        layer, kept = self._drafting[number]
+        kept = self._drafting[number]
         following = text.gather(1, window.positions + number + 1)
         embedded = module.embedding(input_ids=following, position_ids=window.positions)
         is_prompt = window.lengths is not None
@@ -85,7 +84,7 @@ class SelfDraftingRunner(DecoderRunner):
         self._draft_cache.begin(None if is_prompt else window.positions, rotation, window.lengths)
         kept.cache = self._draft_cache
         try:
-            window.hidden = predicted(layer, window.hidden, embedded)
+            window.hidden = module.further_hidden(number, window.hidden, embedded)
         finally:
             kept.cache = None
         return self._logits(at_places(window.hidden, window.last))[0]

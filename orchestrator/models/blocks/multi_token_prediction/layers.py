@@ -1,10 +1,9 @@
-"""The layers of multi-token prediction, as megatron-core builds them behind the last one, and what they draft."""
+"""The layers of multi-token prediction, as megatron-core builds them behind the last one."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import torch
 from megatron.core.transformer.multi_token_prediction import (
     MultiTokenPredictionBlockSubmodules,
     MultiTokenPredictionLayer,
@@ -32,20 +31,3 @@ def prediction_spec(count: int, layer: Any, column: Any, norm: Any) -> MultiToke
     )
     spec = ModuleSpec(module=MultiTokenPredictionLayer, submodules=submodules)
     return MultiTokenPredictionBlockSubmodules(layer_specs=[spec] * count)
-
-
-def predicted(layer: Any, hidden: torch.Tensor, embedded: torch.Tensor) -> torch.Tensor:
-    """What a built layer gives, [s, b, h], from hidden states of the layer before it and the embeddings of the tokens
-    that these are to be joined with. Where it keeps what it attends to, it goes on from there.
-    """
-    tokens = torch.zeros(embedded.size(1), embedded.size(0), dtype=torch.long, device=embedded.device)
-    found: torch.Tensor
-    # It would look up the tokens behind those that it is given.
-    found, _, _ = layer(
-        input_ids=tokens,
-        position_ids=tokens,
-        hidden_states=hidden,
-        attention_mask=None,
-        embedding=lambda **unused: embedded,
-    )
-    return found
