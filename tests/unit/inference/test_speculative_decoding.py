@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 from pathlib import Path
 from typing import Any
@@ -123,17 +124,40 @@ def test_the_command_tells_how_many_were_accepted(orchestrator: CommandLine, run
     assert told == json.loads(plain.out)
 
 
+@pytest.mark.skipif(importlib.util.find_spec("lm_eval") is None, reason="lm-eval is an extra, and is not installed")
+def test_tasks_that_generate_are_measured_with_drafts(orchestrator: CommandLine, run: RunDir) -> None:
+    """The texts are compared with one that the model has written without drafts."""
+    prompt = "abcdef"
+    asked = ("--prompt", prompt, "--max-new-tokens", "12", "--temperature", "0", "--json")
+    text = json.loads(orchestrator("generate", run.path, *asked).out)["text"]
+    assert text
+    (orchestrator.folder / "questions.jsonl").write_text(json.dumps({"question": prompt, "answer": text}) + "\n")
+    task = {
+        **{"task": "toy_writing", "output_type": "generate_until", "test_split": "test", "dataset_path": "json"},
+        "dataset_kwargs": {"data_files": {"test": str(orchestrator.folder / "questions.jsonl")}},
+        **{"doc_to_text": "{{question}}", "doc_to_target": "{{answer}}", "metric_list": [{"metric": "exact_match"}]},
+        "generation_kwargs": {"until": ["\u2603"], "max_gen_toks": 12, "do_sample": False},
+    }
+    (orchestrator.folder / "task.yaml").write_text(json.dumps(task))
+    said = orchestrator("evaluate", run.path, "--lm-eval", "task.yaml", "--num-speculative-tokens", "2", "--json")
+    assert said.code == 0, said.err
+    [result] = json.loads(said.out)
+    assert result["metrics"]["exact_match"]["value"] == 1.0
+
+
 @pytest.mark.parametrize(
     ("command", "more", "code"),
     [
         ("generate", ("--prompt", "abc", "--num-speculative-tokens", "4"), "too_few_draft_layers"),
         ("serve", ("--num-speculative-tokens", "4"), "too_few_draft_layers"),
+        ("evaluate", ("--text", "book.txt", "--num-speculative-tokens", "1"), "option_without_effect"),
         ("generate", ("--prompt", "abc", "--num-speculative-tokens", "1", "--beams", "2"), "option_without_effect"),
     ],
 )
 def test_more_drafts_than_layers_are_refused(
     orchestrator: CommandLine, run: RunDir, command: str, more: tuple[str, ...], code: str
 ) -> None:
+    (orchestrator.folder / "book.txt").write_text("text")
     said = orchestrator(command, run.path, *more, "--json")
     assert (said.code, json.loads(said.out)["code"]) == (2, code)
 
