@@ -113,7 +113,7 @@ def _stream(model: Model, prompt: str, options: dict[str, Any], images: Sequence
 
 def told(model: Model, prompt: str, written: Continuation) -> dict[str, Any]:
     """A continuation as plain data."""
-    measured = written.log_probabilities
+    measured, drafts, accepted = written.log_probabilities, written.draft_tokens, written.accepted_tokens
     return {
         "prompt": prompt,
         "text": written.text,
@@ -121,6 +121,8 @@ def told(model: Model, prompt: str, written: Continuation) -> dict[str, Any]:
         "tokens": written.tokens,
         **({"log_probabilities": list(map(finite, measured))} if measured is not None else {}),
         **({"score": finite(written.score)} if written.score is not None else {}),
+        **({"draft_tokens": drafts, "accepted_tokens": accepted} if drafts else {}),
+        **({"acceptance_rate": accepted / drafts} if drafts else {}),
         "iteration": model.commit.iteration,
     }
 

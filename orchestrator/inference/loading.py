@@ -32,15 +32,17 @@ def open_network(
     iteration: int | None = None,
     patience: float = _TIMEOUT_SECONDS,
     store: Store | None = None,
+    num_speculative_tokens: int = 0,
 ) -> tuple[Network, Commit]:
     """Join the processes of one replica at the job's TP and PP and load a checkpoint: the one that was named, or of a
     run the newest whole one by default.
 
     Those that are passed over are named on standard error. Raises CheckpointError, on all ranks alike, when there is
     none, or when the one of `iteration` is not whole. `patience`: seconds that ranks wait for each other.
-    `store`: see `start_process_groups`.
+    `store`: see `start_process_groups`. `num_speculative_tokens`: layers of multi-token prediction that are loaded,
+    each of which drafts a token.
     """
-    job, run = without_training(weights.job), weights.run
+    job, run = without_training(weights.job, num_speculative_tokens), weights.run
     device = select_device(job.runtime.device, threads=job.runtime.threads_per_rank)
     megatron_compat.apply(device)
     ranks, groups = start_process_groups(job, device, patience, store)
@@ -68,10 +70,10 @@ def _warn(path: Path, message: str) -> None:
     print(f"warning: skipped a checkpoint: {message}", file=sys.stderr, flush=True)
 
 
-def without_training(job: JobSpec) -> JobSpec:
+def without_training(job: JobSpec, num_speculative_tokens: int = 0) -> JobSpec:
     """The same network without what only training uses: replicas, over which experts may be spread, virtual stages,
-    sequences that are shared out, layers that predict further tokens, and a capacity of experts: which tokens that
-    drops, megatron-core's router would decide by padding and by the other texts of a batch.
+    sequences that are shared out, layers that predict further tokens but for those that draft them, and a capacity of
+    experts: which tokens that drops, megatron-core's router would decide by padding and by the other texts of a batch.
     """
     parallelism: dict[str, Any] = {
         **{"data_parallel_size": 1, "context_parallel_size": 1, "expert_model_parallel_size": 1},
@@ -83,6 +85,5 @@ def without_training(job: JobSpec) -> JobSpec:
     # What has no logits for a loss has none to draw from; what is kept for a backward pass is not kept.
     unused = {"fused_linear_cross_entropy": False, "cpu_offloading_num_layers": None}
     runtime = {**unused, "gradient_accumulation_fusion": False}
-    return job.changed(
-        parallelism=parallelism, runtime=runtime, model={"moe_expert_capacity_factor": None, "mtp_num_layers": 0}
-    )
+    model = {"moe_expert_capacity_factor": None, "mtp_num_layers": num_speculative_tokens}
+    return job.changed(parallelism=parallelism, runtime=runtime, model=model)

@@ -21,8 +21,8 @@ from orchestrator.fields.values import resolve_environment
 from orchestrator.inference import scoring
 from orchestrator.inference.generation import writer
 from orchestrator.inference.generation.decoder import DecoderRunner, ModelRunner
-from orchestrator.inference.generation.decoding import Decoding
 from orchestrator.inference.generation.encoder_decoder import EncoderDecoderRunner
+from orchestrator.inference.generation.self_drafting import SelfDraftingRunner
 from orchestrator.inference.images import Image, Images, each_with_images, seen, tokens_and_marks
 from orchestrator.inference.length_limits import refusal
 from orchestrator.inference.loading import open_network
@@ -35,7 +35,7 @@ from orchestrator.run_directory.checkpoints.commit_markers import Commit
 from orchestrator.runtime.processes.control import Control
 from orchestrator.runtime.processes.process_groups import leave_failed_groups, stop_process_groups
 from orchestrator.self_contained_checkpoints import open_weights
-from orchestrator.spec.generation import Generation, options_of
+from orchestrator.spec.generation import Generation, check_drafts, options_of
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.prompts import NO_TEXT, is_text
 from orchestrator.spec.vision import MARK
@@ -284,8 +284,7 @@ class Model:
     @cached_property
     def _writer(self) -> writer.Writer:
         """What text is written with; it changes the network's attention, so only once it is asked for."""
-        decoding = Decoding(self.network, self._passes, self.longest)
-        return writer.Writer(self.network, self._passes, decoding, self.longest, self._tokenizer_if_any)
+        return writer.Writer(self.network, self._passes, self.longest, self._tokenizer_if_any)
 
     @property
     def _family(self) -> ModelFamily:
@@ -300,7 +299,7 @@ class Model:
                 code="model_cannot_generate",
             )
         if not self._family.is_encoder_decoder:
-            return DecoderRunner(self.network)
+            return (SelfDraftingRunner if self.job.model.predicts_further else DecoderRunner)(self.network)
         start = decoder_start(self.tokenizer)
         if start >= self.vocab_size:
             raise UserError(
@@ -405,16 +404,18 @@ def load(
     iteration: int | None = None,
     tensor_model_parallel_size: int | None = None,
     pipeline_model_parallel_size: int | None = None,
+    num_speculative_tokens: int = 0,
     patience: float | None = None,
 ) -> Model:
     """The model of a run's folder (its newest whole checkpoint, or that of `iteration`) or of a checkpoint's folder.
 
     It can be split otherwise than it was trained. By default a single process holds all of it, and under torchrun it
-    has the job's own layout; the product of both sizes must be the number of processes. `patience`: seconds that they
-    wait for each other, ten minutes by default.
+    has the job's own layout; the product of both sizes must be the number of processes. `num_speculative_tokens`: how
+    many the layers of multi-token prediction draft at a time, for the model to verify in one pass. `patience`: seconds
+    that processes wait for each other, ten minutes by default.
 
-    Raises UserError when the folder is none of both or the layout does not fit, CheckpointError when the checkpoint is
-    not whole.
+    Raises UserError when the folder is none of both, the layout does not fit or there are not as many layers that
+    draft, CheckpointError when the checkpoint is not whole.
 
         with load("runs/gpt-small/3f9a1c2b") as model:
             model.logits([model.tokenizer.encode("def main(")])
@@ -422,13 +423,14 @@ def load(
     weights = open_weights(Path(which).absolute())
     if weights.run is None and iteration is not None:
         raise UserError(f"{which} is one checkpoint: an iteration selects a checkpoint of a run", code="not_a_run")
+    check_drafts(weights.job.model, num_speculative_tokens, weights.label)
     job = _laid_out(weights.job, tensor_model_parallel_size, pipeline_model_parallel_size)
     for name, value in job.launch.env.items():
         os.environ[name] = resolve_environment(value)
-    waiting = {} if patience is None else {"patience": patience}
+    weights, waiting = replace(weights, job=job), {} if patience is None else {"patience": patience}
 
     def opened(store: Store | None) -> tuple[Network, Commit]:
-        return open_network(replace(weights, job=job), iteration, store=store, **waiting)
+        return open_network(weights, iteration, store=store, num_speculative_tokens=num_speculative_tokens, **waiting)
 
     return Model(*opened(None), opened)
 

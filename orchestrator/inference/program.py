@@ -17,6 +17,7 @@ def add_weights(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--iteration", type=int, help="the checkpoint of this iteration instead of the newest")
     for name in ("--tensor-model-parallel-size", "--pipeline-model-parallel-size"):
         parser.add_argument(name, type=int, help="as it was trained by default")
+    parser.add_argument("--num-speculative-tokens", type=int, default=0, help="tokens that are drafted at a time")
 
 
 def loaded(arguments: argparse.Namespace, patience: float | None = None) -> Model:
@@ -26,6 +27,7 @@ def loaded(arguments: argparse.Namespace, patience: float | None = None) -> Mode
         iteration=arguments.iteration,
         tensor_model_parallel_size=arguments.tensor_model_parallel_size,
         pipeline_model_parallel_size=arguments.pipeline_model_parallel_size,
+        num_speculative_tokens=arguments.num_speculative_tokens,
         patience=patience,
     )
 

@@ -38,6 +38,10 @@ class Continuation:
     """Of each new token, where they were asked for: the natural logarithm, before any option changed it."""
     score: float | None = None
     """Of a beam: its log-probability over its length to the power of the length penalty."""
+    draft_tokens: int = 0
+    """Tokens that were drafted for it; none without speculative decoding."""
+    accepted_tokens: int = 0
+    """Those of them that the model accepted."""
 
 
 @dataclass(frozen=True)
@@ -70,6 +74,8 @@ class IncrementalDetokenizer:
     """Tokens that the new ones follow."""
     tokens: list[int] = field(default_factory=list)
     measured: list[float] = field(default_factory=list)
+    _drafts: int = 0
+    _accepted: int = 0
     _decoded: str = ""
     _shown: int = 0
     _base: list[int] = field(default_factory=list)
@@ -82,6 +88,11 @@ class IncrementalDetokenizer:
             text = self.tokenizer.decode(context)
             if not text.endswith(_UNFINISHED):
                 self._base, self._base_text = context, text
+
+    def count_drafts(self, drafts: int, accepted: int) -> None:
+        """Before the tokens that come of so many drafts."""
+        self._drafts += drafts
+        self._accepted += accepted
 
     def add(self, token: int, log_probability: float) -> TextDelta:
         """One more token."""
@@ -130,7 +141,15 @@ class IncrementalDetokenizer:
             if (at := self._stop_at()) is not None:
                 self._decoded, finish = self._decoded[:at], "stop"
         measured = self.measured if self.options.log_probabilities else None
-        whole = Continuation(self.prompt, self.tokens, self._decoded, finish, measured)
+        whole = Continuation(
+            self.prompt,
+            self.tokens,
+            self._decoded,
+            finish,
+            measured,
+            draft_tokens=self._drafts,
+            accepted_tokens=self._accepted,
+        )
         return TextDelta(self.number, self._decoded[self._shown :], token, log_probability, whole)
 
     def _kept_back(self) -> int:

@@ -13,6 +13,7 @@ from orchestrator.fields.formatting import as_yaml, few, shorten
 from orchestrator.fields.values import After, Number, Positive, Seed, Size
 from orchestrator.spec.messages.suggestions import alike, closest
 from orchestrator.spec.messages.validation import in_words
+from orchestrator.spec.model import ModelSpec
 
 MAX_BEAMS = 256
 MAX_STOPS = 32
@@ -122,6 +123,25 @@ def options_of(given: Mapping[str, Any], where: str = "") -> Generation:
     except ValidationError as error:
         problems = few(error.errors(include_url=False), _sentence)
         raise UserError(f"{where}{problems}", code="wrong_generation_options") from error
+
+
+def check_drafts(model: ModelSpec, count: int, label: str) -> None:
+    """Raises UserError where a model has not so many layers of multi-token prediction, each of which drafts a token.
+    `label`: where its weights are.
+    """
+    layers = model.mtp_num_layers
+    if count and not layers:
+        raise UserError(
+            f"{label} holds a model without layers of multi-token prediction (model.mtp_num_layers is 0), which "
+            "speculative decoding drafts with: leave num_speculative_tokens out",
+            code="no_draft_layers",
+        )
+    if not 0 <= count <= layers:
+        raise UserError(
+            f"num_speculative_tokens is {count}, and each of them needs a layer of multi-token prediction, of which "
+            f"{label} has {layers}: at most {layers}",
+            code="too_few_draft_layers",
+        )
 
 
 def unknown_option(name: str, legal: Collection[str], where: str = "") -> str:

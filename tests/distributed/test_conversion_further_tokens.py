@@ -46,6 +46,18 @@ def test_there_and_back(found: dict[str, dict[str, Any]], family: str, count: in
     assert entry["further-theirs"] < 1e-5
 
 
+@pytest.mark.parametrize(("family", "depths", "count"), [("deepseek-v3", 1, 8), ("glm4-moe", 2, 12)])
+def test_drafts_are_those_of_transformers(
+    found: dict[str, dict[str, Any]], family: str, depths: int, count: int
+) -> None:
+    """With caches, behind drafts that were kept and others that were not; and they change no text."""
+    entry = found[family]
+    assert (entry["depths"], entry["drafted"]) == (depths, count)
+    assert entry["drafts"] < 1e-5
+    assert entry["texts"][0] == entry["texts"][1]
+    assert [len(row) for row in entry["texts"][0]] == [12, 12]
+
+
 def test_they_are_read_where_they_are_asked_for(orchestrator: CommandLine, folder: Path) -> None:
     theirs = folder / "deepseek-v3" / "theirs"
     for name, options in (("whole", ("--mtp",)), ("less", ())):

@@ -15,9 +15,11 @@ import typer
 from orchestrator.cli.common import AsJson, RunsDir, aligned, end_with, print_json, warn
 from orchestrator.cli.models.evaluation_options import Options, asked_of
 from orchestrator.cli.models.generate import (
+    NumSpeculativeTokens,
     PipelineParallel,
     TensorParallel,
     at_degrees,
+    draft_arguments,
     layout_arguments,
     run_inference,
 )
@@ -32,6 +34,7 @@ from orchestrator.run_directory.results.evaluation_request import EvaluationRequ
 from orchestrator.run_directory.results.record import Result, read_result, result_path
 from orchestrator.run_directory.rundir import RunDir, default_runs_dir, in_command, nearest_folder
 from orchestrator.self_contained_checkpoints import Weights, run_of
+from orchestrator.spec.generation import check_drafts
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import load_resolved
 
@@ -110,6 +113,7 @@ def command(
     batch_size: BatchSize = None,
     tensor_model_parallel_size: TensorParallel = None,
     pipeline_model_parallel_size: PipelineParallel = None,
+    num_speculative_tokens: NumSpeculativeTokens = 0,
     output: Output = None,
     again: Annotated[bool, typer.Option("--again", help="Evaluate again, even if a result is stored.")] = False,
     runs_dir: RunsDir = None,
@@ -146,7 +150,14 @@ def command(
     )
     job = at_degrees(weights.job, tensor_model_parallel_size, pipeline_model_parallel_size)
     asked = asked_of(options, weights.job, weights.label)
+    check_drafts(weights.job.model, num_speculative_tokens, weights.label)
+    if num_speculative_tokens and not options.harness:
+        raise UserError(
+            "--num-speculative-tokens has no effect without --lm-eval: nothing else generates text",
+            code="option_without_effect",
+        )
     arguments = layout_arguments(tensor_model_parallel_size, pipeline_model_parallel_size)
+    arguments += draft_arguments(num_speculative_tokens)
     arguments += [f"--batch-size={batch_size or weights.job.batch.micro_batch_size}"]
     _evaluate(weights, iteration, job, asked, arguments, output, again=again, as_json=as_json)
 

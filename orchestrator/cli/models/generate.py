@@ -28,7 +28,7 @@ from orchestrator.run_directory.exits.classification import before_the_report, e
 from orchestrator.run_directory.rundir import default_runs_dir
 from orchestrator.safe_path import module_command
 from orchestrator.self_contained_checkpoints import Weights
-from orchestrator.spec.generation import options_of
+from orchestrator.spec.generation import check_drafts, options_of
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.prompts import check_files, read_prompts
 from orchestrator.spec.vision import MARK, marks_problem
@@ -47,6 +47,15 @@ TensorParallel = Annotated[
 PipelineParallel = Annotated[
     int | None,
     typer.Option("--pipeline-model-parallel-size", min=1, help="Pipeline-parallel size; as in training by default."),
+]
+NumSpeculativeTokens = Annotated[
+    int,
+    typer.Option(
+        "--num-speculative-tokens",
+        min=0,
+        metavar="N",
+        help="Draft N tokens at a time with the layers of multi-token prediction; the model verifies them in one pass.",
+    ),
 ]
 
 
@@ -101,6 +110,7 @@ def command(
     seed: Annotated[int | None, typer.Option(help="Random seed; 1234 by default.")] = None,
     tensor_model_parallel_size: TensorParallel = None,
     pipeline_model_parallel_size: PipelineParallel = None,
+    num_speculative_tokens: NumSpeculativeTokens = 0,
     batch_size: Annotated[int, typer.Option("--batch-size", min=1, help="Prompts of --file at a time.")] = 32,
     iteration: Iteration = None,
     runs_dir: RunsDir = None,
@@ -133,12 +143,20 @@ def command(
     )
     prompts = _Prompts(prompt, file, interactive, image or [], batch_size)
     prompts.check_named(tells_probabilities=log_probabilities, as_json=as_json)
+    if num_speculative_tokens and (beams or 1) > 1:
+        raise UserError(
+            "--num-speculative-tokens has no effect with --beams: a search over beams computes each token after the "
+            "other; leave one out",
+            code="option_without_effect",
+        )
     weights = weights_named(which, iteration, runs_dir or default_runs_dir())
     check_family(weights)
+    check_drafts(weights.job.model, num_speculative_tokens, weights.label)
     prompts.check(options, sees=weights.job.model.has_vision)
     job = at_degrees(weights.job, tensor_model_parallel_size, pipeline_model_parallel_size)
     check_installed(job)
     layout = layout_arguments(tensor_model_parallel_size, pipeline_model_parallel_size)
+    layout += draft_arguments(num_speculative_tokens)
     arguments = [str(weights.path), *layout, *prompts.arguments(), f"--options={json.dumps(options)}"]
     arguments += [f"--iteration={iteration}"] if iteration is not None else []
     run_inference(job, [*arguments, *(["--json"] if as_json else [])], reads_input=interactive)
@@ -203,6 +221,11 @@ def layout_arguments(tp: int | None, pp: int | None) -> list[str]:
     """How the program is told of another layout than the job's."""
     given = {"--tensor-model-parallel-size": tp, "--pipeline-model-parallel-size": pp}
     return [f"{name}={size}" for name, size in given.items() if size is not None]
+
+
+def draft_arguments(num_speculative_tokens: int) -> list[str]:
+    """How the program is told of layers that draft tokens."""
+    return [f"--num-speculative-tokens={num_speculative_tokens}"] if num_speculative_tokens else []
 
 
 def at_degrees(job: JobSpec, tp: int | None, pp: int | None) -> JobSpec:

@@ -13,10 +13,12 @@ import typer
 from orchestrator.cli.common import AsJson, RunsDir
 from orchestrator.cli.listening import Host, Port, Token, check_token
 from orchestrator.cli.models.generate import (
+    NumSpeculativeTokens,
     PipelineParallel,
     TensorParallel,
     at_degrees,
     check_family,
+    draft_arguments,
     layout_arguments,
     run_inference,
 )
@@ -26,6 +28,7 @@ from orchestrator.http.listening import TOKEN_VARIABLE, is_loopback, listen
 from orchestrator.launch.start_checks import check_installed
 from orchestrator.run_directory.rundir import default_runs_dir
 from orchestrator.self_contained_checkpoints import Weights
+from orchestrator.spec.generation import check_drafts
 
 SERVING_MODULE = "orchestrator.inference.serving"
 _TEXT_KB, _IMAGES_KB = 1024, 16 * 1024
@@ -64,6 +67,7 @@ def command(
     max_length: MaxLength = None,
     tensor_model_parallel_size: TensorParallel = None,
     pipeline_model_parallel_size: PipelineParallel = None,
+    num_speculative_tokens: NumSpeculativeTokens = 0,
     iteration: Iteration = None,
     runs_dir: RunsDir = None,
     as_json: AsJson = False,
@@ -85,6 +89,7 @@ def command(
     check_token(token)
     weights = weights_named(which, iteration, runs_dir or default_runs_dir())
     check_family(weights)
+    check_drafts(weights.job.model, num_speculative_tokens, weights.label)
     job = at_degrees(weights.job, tensor_model_parallel_size, pipeline_model_parallel_size)
     check_installed(job)
     _check_extra(weights)
@@ -94,6 +99,7 @@ def command(
     arguments = [
         str(weights.path),
         *layout_arguments(tensor_model_parallel_size, pipeline_model_parallel_size),
+        *draft_arguments(num_speculative_tokens),
         f"--name={name or weights.job.name}",
         f"--host={host}",
         f"--port={port}",

@@ -2,6 +2,7 @@
 
 A token's place in the cache is its position in the sequence. Prompts of different lengths are filled up at the end,
 where causal attention does not look, and each row goes on behind its own prompt: what stands there is written over.
+So are drafts of tokens that were not accepted.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ class Cache:
         self.values: dict[int, torch.Tensor] = {}
         self._states: dict[tuple[int, str], torch.Tensor] = {}
         self.positions: torch.Tensor | None = None
-        """[b] of the one token of each row in a pass that goes on; None in the first, over the prompts."""
+        """[b, s] of the s tokens of each row in a pass that goes on; None in the first, over the prompts."""
         self.lengths: torch.Tensor | None = None
         """[b] of the prompts, in a pass over these."""
         self._rows: torch.Tensor | None = None
@@ -48,9 +49,9 @@ class Cache:
     def begin(
         self, positions: torch.Tensor | None, rotation: Rotation | None, lengths: torch.Tensor | None = None
     ) -> None:
-        """Before a pass through the layers: over prompts of these lengths, or over one token of each row."""
+        """Before a pass through the layers: over prompts of these lengths, or over tokens at these positions."""
         self.positions, self.rotation, self.lengths = positions, rotation, lengths
-        self._rows = None if positions is None else torch.arange(positions.size(0), device=positions.device)
+        self._rows = None if positions is None else torch.arange(positions.size(0), device=positions.device)[:, None]
         self._masks.clear()
 
     def write(self, layer: int, key: torch.Tensor, value: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -65,7 +66,7 @@ class Cache:
             keys[:, :, : key.size(2)], values[:, :, : value.size(2)] = key, value
         else:
             places = (self._rows, slice(None), self.positions)
-            keys[places], values[places] = key[:, :, 0], value[:, :, 0]
+            keys[places], values[places] = key.transpose(1, 2), value.transpose(1, 2)
         return keys, values
 
     def state(self, layer: int, name: str) -> torch.Tensor:
@@ -94,21 +95,21 @@ class Cache:
                     self.allocations += 1
 
     def mask(self, window: int | None, slopes: torch.Tensor | None, dtype: torch.dtype) -> torch.Tensor:
-        """What is added to the scores of one query per row: [b, 1, 1, columns]; by head with ALiBi's slopes.
+        """What is added to the scores of s queries per row: [b, 1, s, columns]; by head with ALiBi's slopes.
 
         Made once in a pass for all layers that see the same.
         """
         kind = (window, slopes is not None)
         if kind not in self._masks:
             assert self.positions is not None, "asked for in passes that go on"
-            distance = self.positions[:, None] - torch.arange(self.columns, device=self.positions.device)
+            distance = self.positions[..., None] - torch.arange(self.columns, device=self.positions.device)
             seen = distance >= 0
             if window is not None:
                 seen &= distance < window
             lowered = torch.zeros(1, 1, 1, 1, dtype=dtype, device=distance.device)
             if slopes is not None:
-                lowered = (-slopes[:, None] * distance[:, None]).to(dtype)[:, :, None]
-            self._masks[kind] = lowered.masked_fill(~seen[:, None, None], -math.inf)
+                lowered = (-slopes[:, None, None] * distance[:, None]).to(dtype)
+            self._masks[kind] = lowered.masked_fill(~seen[:, None], -math.inf)
         return self._masks[kind]
 
 
@@ -156,25 +157,28 @@ class CachedAttention(torch.nn.Module):
     def _attend(
         self, query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, mask: torch.Tensor
     ) -> torch.Tensor:
-        """One query per row, [b, heads, 1, d], on all keys; returns [1, b, heads * d].
+        """s queries per row, [b, heads, s, d], on all keys; returns [s, b, heads * d].
 
         Queries of one group become rows of one matrix: so no key is copied for each head.
         """
-        batch, heads, _, channels = query.shape
+        batch, heads, length, channels = query.shape
         groups = keys.size(1)
-        shared = query.reshape(batch, groups, heads // groups, channels)
+        rows = heads // groups * length
+        shared = query.reshape(batch, groups, rows, channels)
         if mask.size(1) > 1:
-            mask = mask.view(batch, groups, heads // groups, -1)
+            mask = mask.view(batch, groups, rows, -1)
+        elif length > 1:
+            mask = mask.repeat(1, 1, heads // groups, 1)
         sinks = self.plain.softmax_offset
         if self._cap is not None or sinks is not None:
-            of_rows = None if sinks is None else sinks.view(groups, -1, 1)
+            of_rows = None if sinks is None else sinks.repeat_interleave(length).view(groups, rows, 1)
             out = attention_by_scores(shared, keys, values, mask, self.plain.scale, self._cap, of_rows, 0.0)
         else:
             out = functional.scaled_dot_product_attention(shared, keys, values, attn_mask=mask, scale=self.plain.scale)
-        return out.reshape(1, batch, -1)
+        return out.reshape(batch, heads, length, -1).permute(2, 0, 1, 3).reshape(length, batch, -1)
 
     def _mask(self, cache: Cache, query: torch.Tensor) -> torch.Tensor:
-        """What is added to the scores, [b, 1 or heads, 1, columns]."""
+        """What is added to the scores, [b, 1 or heads, s, columns]."""
         return cache.mask(self.plain.window, self._own_slopes(query), query.dtype)
 
     def _own_slopes(self, query: torch.Tensor) -> torch.Tensor | None:
@@ -224,7 +228,7 @@ class CachedBiasedAttention(CachedAttention):
         if self._bias is None:
             self._bias = self.plain.bias(cache.columns, cache.columns).to(query.dtype)
         assert cache.positions is not None, "each pass is over one token"
-        return mask + self._bias.index_select(2, cache.positions[:1])
+        return mask + self._bias.index_select(2, cache.positions[0])
 
 
 class Keeps(Protocol):
@@ -240,10 +244,15 @@ def keep_keys_and_values(decoder: Any, blocks_of_layers: Sequence[Layer]) -> lis
     """
     found: list[Keeps] = []
     for number, layer in enumerate(decoder.layers):
-        cached = _with_cache(number, decoder.config.rotation_of(layer.layer_number))
-        keeping = (block.keep(layer, cached) for block in blocks_of_layers[layer.layer_number - 1])
-        found += [module for module in keeping if module is not None]
+        found += keep_of_layer(layer, blocks_of_layers[layer.layer_number - 1], number)
     return found
+
+
+def keep_of_layer(layer: Any, blocks: Layer, number: int) -> list[Keeps]:
+    """Let a built layer of these blocks keep what later tokens need, under a number in the cache; once for a layer."""
+    cached = _with_cache(number, layer.config.rotation_of(layer.layer_number))
+    keeping = (block.keep(layer, cached) for block in blocks)
+    return [module for module in keeping if module is not None]
 
 
 def _with_cache(layer: int, rotation: int | None) -> Callable[[Any], CachedAttention]:

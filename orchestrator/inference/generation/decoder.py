@@ -75,13 +75,25 @@ class DecoderRunner:
         positions = torch.arange(longest, device=tokens.device).expand_as(tokens)
         self._cache.begin(None, self._rotation(positions), lengths)
         images = batch_of_images(self._network, [request.images for request in requests], longest)
-        return self._pass(tokens, positions, lengths - 1, images)
+        hidden = self._hidden(tokens, positions, images)
+        return None if hidden is None else self._logits(at_places(hidden, (lengths - 1)[None]))[0]
 
     @torch.no_grad()
     def decode_step(self, tokens: torch.Tensor, positions: torch.Tensor) -> torch.Tensor | None:
         """See Passes."""
-        self._cache.begin(positions, self._rotation(positions[:, None]))
-        return self._pass(tokens[:, None], positions[:, None], None, {})
+        self._cache.begin(positions[:, None], self._rotation(positions[:, None]))
+        hidden = self._hidden(tokens[:, None], positions[:, None], {})
+        return None if hidden is None else self._logits(hidden)[0]
+
+    @torch.no_grad()
+    def verify(self, tokens: torch.Tensor, positions: torch.Tensor) -> torch.Tensor | None:
+        """Logits [b, s, v] in fp32 after each of several more tokens of each row, at `positions`, both [b, s].
+
+        A row that keeps some of them goes on behind these, and writes over the others.
+        """
+        self._cache.begin(positions, self._rotation(positions))
+        hidden = self._hidden(tokens, positions, {})
+        return None if hidden is None else self._logits(hidden).transpose(0, 1)
 
     def take(self, rows: torch.Tensor) -> None:
         """See Passes."""
@@ -92,15 +104,11 @@ class DecoderRunner:
         """See Passes."""
         return self._caches, self._cache.allocations
 
-    def _pass(
-        self,
-        tokens: torch.Tensor,
-        positions: torch.Tensor,
-        last: torch.Tensor | None,
-        images: dict[str, torch.Tensor],
+    def _hidden(
+        self, tokens: torch.Tensor, positions: torch.Tensor, images: dict[str, torch.Tensor]
     ) -> torch.Tensor | None:
-        """`tokens`, `positions`: [b, s]; logits at each row's place `last`, or where it has one. `images`: those of
-        `batch_of_images`."""
+        """What the last layer gives, [s, b, h], on the last stage, of `tokens` at `positions`, [b, s]. `images`: those
+        of `batch_of_images`."""
         network, module = self._network, self._module
         batch, length = tokens.shape
         hidden = None
@@ -120,16 +128,25 @@ class DecoderRunner:
         if not module.post_process:
             network.send(hidden)
             return None
-        if last is not None:
-            hidden = hidden[last, torch.arange(batch, device=last.device)][None]
+        found: torch.Tensor = hidden
+        return found
+
+    def _logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        """[s, b, v] in fp32 from [s, b, h], on the last stage."""
+        module = self._module
         tied = module.share_embeddings_and_output_weights
         weight = module.shared_embedding_or_output_weight() if tied else None
         logits, _ = module.output_layer(hidden, weight=weight, runtime_gather_output=True)
-        found: torch.Tensor = logits[0, :, : network.vocab_size].float()
+        found: torch.Tensor = logits[..., : self._network.vocab_size].float()
         return found
 
     def _rotation(self, positions: torch.Tensor) -> Rotation | None:
         return None if self._angles is None else at_positions(self._angles, positions)
+
+
+def at_places(hidden: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
+    """[n, b, h]: of [s, b, h] those at each row's own places, [n, b]."""
+    return hidden[places, torch.arange(hidden.size(1), device=places.device)]
 
 
 def all_angles(module: Any, columns: int) -> Rotation | None:

@@ -21,9 +21,12 @@ from orchestrator.spec.generation import Generation
 class Step:
     """What one step has given each row of a batch."""
 
-    tokens: list[int]
-    log_probabilities: list[float]
-    """All 0 where no row asks for them."""
+    tokens: list[list[int]]
+    """One, or as many as were accepted of its drafts and one more."""
+    log_probabilities: list[list[float]]
+    """Of each token; all 0 where no row asks for them."""
+    drafts: int = 0
+    """Drafts that each row had."""
 
 
 class Decoding:
@@ -152,5 +155,5 @@ class _StepResult:
         """Waits until it is here."""
         if self._done is not None:
             self._done.synchronize()
-        tokens = self._tokens.tolist()
-        return Step(tokens, self._measured.tolist() if self._measured is not None else [0.0] * len(tokens))
+        tokens = self._tokens[:, None].tolist()
+        return Step(tokens, self._measured[:, None].tolist() if self._measured is not None else [[0.0]] * len(tokens))

@@ -91,7 +91,7 @@ class EncoderDecoderRunner:
     def decode_step(self, tokens: torch.Tensor, positions: torch.Tensor) -> torch.Tensor | None:
         """See Passes. All rows are at the same position."""
         rotation = None if self._angles is None else at_positions(self._angles, positions[:, None])
-        self._cache.begin(positions, rotation)
+        self._cache.begin(positions[:, None], rotation)
         self._keeps(True)
         try:
             found = self._decode(tokens[:, None], positions[:, None], None)

@@ -37,7 +37,7 @@ class Choice:
         def column(values: list[float], dtype: torch.dtype = torch.float32) -> torch.Tensor:
             return torch.tensor(values, dtype=dtype, device=device)[:, None]
 
-        self._step = torch.zeros(1, dtype=torch.long, device=device)
+        self._step = torch.zeros(len(options), 1, dtype=torch.long, device=device)
         self._temperature = column([1.0 if row.is_greedy else row.temperature for row in options])
         self._is_greedy = column([row.is_greedy for row in options], torch.bool)[:, 0]
         self._top_k = column([row.top_k or vocab_size for row in options], torch.long)
@@ -71,14 +71,19 @@ class Choice:
         """The next token of each row [b] from logits [b, v] in fp32, and its log-probability there in fp32; that is
         not changed by any option, and 0 where no row asks for it.
         """
-        scores = self.adjusted(logits)
-        chosen = scores.argmax(dim=-1)
-        if self.draws:
-            chosen = torch.where(self._is_greedy, chosen, self._draw(scores))
-        measured = torch.zeros_like(chosen, dtype=torch.float32)
-        if self.measures:
-            measured = logits.log_softmax(dim=-1).gather(-1, chosen[:, None])[:, 0]
-        return chosen, measured
+        chosen = self.chosen(self.adjusted(logits))
+        return chosen, self.measured(logits, chosen)
+
+    def chosen(self, scores: torch.Tensor) -> torch.Tensor:
+        """The next token of each row [b] from adjusted scores [b, v]."""
+        likeliest = scores.argmax(dim=-1)
+        return torch.where(self._is_greedy, likeliest, self._draw(scores)) if self.draws else likeliest
+
+    def measured(self, logits: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
+        """The log-probability of each row's token, [b]; 0 where no row asks for it."""
+        if not self.measures:
+            return torch.zeros_like(chosen, dtype=torch.float32)
+        return logits.log_softmax(dim=-1).gather(-1, chosen[:, None])[:, 0]
 
     def note(self, chosen: torch.Tensor) -> None:
         """Go on to the next step, after `chosen` [b]."""
@@ -101,9 +106,20 @@ class Choice:
             self._seen = self._seen[rows]
 
     def _draw(self, scores: torch.Tensor) -> torch.Tensor:
-        """By the inverse of the distribution function, over the tokens in the order of their probability.
+        """By the inverse of the distribution function, over the tokens in the order of their probability."""
+        probabilities, tokens = self._truncated(scores)
+        cumulative = probabilities.cumsum(dim=-1)
+        place = (cumulative <= self._noise_now(self._noise) * cumulative[:, -1:]).sum(dim=-1, keepdim=True)
+        place = torch.minimum(place, ((probabilities > 0).sum(dim=-1, keepdim=True) - 1).clamp(min=0))
+        return tokens.gather(-1, place)[:, 0]
 
-        Holtzman et al. 2020, "The Curious Case of Neural Text Degeneration", for `top_p`.
+    def _noise_now(self, noise: torch.Tensor) -> torch.Tensor:
+        """Of noise [b, steps] that of each row's step, [b, 1]."""
+        return noise.gather(1, self._step.clamp(max=noise.size(1) - 1))
+
+    def _truncated(self, scores: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Probabilities [b, v] in falling order, 0 for tokens that are not drawn, and whose they are; their sum is not
+        1. Holtzman et al. 2020, "The Curious Case of Neural Text Degeneration", for `top_p`.
         """
         ordered, tokens = (scores / self._temperature).sort(dim=-1, descending=True, stable=True)
         probabilities = ordered.softmax(dim=-1)
@@ -113,8 +129,4 @@ class Choice:
         top_p = torch.maximum(self._top_p * self._decay**self._step, self._bound)
         kept = (before < top_p * probabilities.sum(dim=-1, keepdim=True)) & (probabilities > 0)
         kept[:, 0] = True
-        cumulative = (probabilities * kept).cumsum(dim=-1)
-        noise = self._noise.index_select(1, self._step.clamp(max=self._noise.size(1) - 1))
-        place = (cumulative <= noise * cumulative[:, -1:]).sum(dim=-1, keepdim=True)
-        place = torch.minimum(place, kept.sum(dim=-1, keepdim=True) - 1)
-        return tokens.gather(-1, place)[:, 0]
+        return probabilities * kept, tokens

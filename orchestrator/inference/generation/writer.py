@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from orchestrator.data.tokenizers.tokenizer import Tokenizer
 from orchestrator.inference.generation.beams import search
 from orchestrator.inference.generation.decoder import ModelRunner
 from orchestrator.inference.generation.decoding import Decoding
+from orchestrator.inference.generation.self_drafting import SelfDraftingRunner
+from orchestrator.inference.generation.speculative_decoding import SpeculativeDecoding
 from orchestrator.inference.network import Network
 from orchestrator.inference.requests import Request
 from orchestrator.inference.texts import Continuation, IncrementalDetokenizer, TextDelta
@@ -20,10 +23,15 @@ class Writer:
 
     network: Network
     passes: ModelRunner
-    decoding: Decoding
     longest: int | None
     """Positions that the network has; None for any number."""
     tokenizer: Tokenizer | None
+
+    @cached_property
+    def _decoding(self) -> Decoding | SpeculativeDecoding:
+        if isinstance(self.passes, SelfDraftingRunner):
+            return SpeculativeDecoding(self.network, self.passes)
+        return Decoding(self.network, self.passes, self.longest)
 
     def write(self, requests: Sequence[Request], ends: Sequence[int], *, shows: bool) -> Iterator[TextDelta]:
         """The pieces of all requests, those with as many beams together. `shows`: pieces carry text."""
@@ -34,12 +42,15 @@ class Writer:
     def _sampled(self, requests: Sequence[Request], ends: Sequence[int], shows: bool) -> Iterator[TextDelta]:
         followers = [self._follower(request, ends, shows) for request in requests]
         open_ = set(range(len(requests)))
-        for step in self.decoding.steps(requests, ends):
+        for step in self._decoding.steps(requests, ends):
             for row in sorted(open_):
-                piece = followers[row].add(step.tokens[row], step.log_probabilities[row])
-                if piece.done is not None:
-                    open_.discard(row)
-                yield piece
+                followers[row].count_drafts(step.drafts, len(step.tokens[row]) - 1)
+                for token, value in zip(step.tokens[row], step.log_probabilities[row], strict=True):
+                    piece = followers[row].add(token, value)
+                    yield piece
+                    if piece.done is not None:
+                        open_.discard(row)
+                        break
             if not open_:
                 return
 

@@ -268,10 +268,15 @@ def finish_reason(written: Continuation) -> str:
     return "length" if written.finish == "length" else "stop"
 
 
-def usage(read: int, written: Sequence[Continuation]) -> dict[str, int]:
-    """Tokens that were read, of each prompt once, and written."""
+def usage(read: int, written: Sequence[Continuation]) -> dict[str, Any]:
+    """Tokens that were read, of each prompt once, and written; drafts of them are told as OpenAI tells predictions."""
     new = sum(len(each.tokens) for each in written)
-    return {"prompt_tokens": read, "completion_tokens": new, "total_tokens": read + new}
+    counts: dict[str, Any] = {"prompt_tokens": read, "completion_tokens": new, "total_tokens": read + new}
+    if drafts := sum(each.draft_tokens for each in written):
+        accepted = sum(each.accepted_tokens for each in written)
+        details = {"accepted_prediction_tokens": accepted, "rejected_prediction_tokens": drafts - accepted}
+        counts["completion_tokens_details"] = details
+    return counts
 
 
 def completion_choice(index: int, text: str, written: Continuation | None, tokenizer: Tokenizer) -> dict[str, Any]:

@@ -47,6 +47,22 @@ class MultiTokenGPT(GPT):
         found, self.further_losses = self.further_losses, None
         return found
 
+    def further_hidden(self, number: int, hidden: torch.Tensor, embedded: torch.Tensor) -> torch.Tensor:
+        """What layer `number`, from 0 on, gives, [s, b, h], from the hidden states of the layer before it and the
+        embeddings of the tokens that these are joined with, where that is not done for a loss.
+        """
+        tokens = torch.zeros(embedded.size(1), embedded.size(0), dtype=torch.long, device=embedded.device)
+        found: torch.Tensor
+        # It would look up the tokens behind those that it is given.
+        found, _, _ = self.mtp.layers[number](
+            input_ids=tokens,
+            position_ids=tokens,
+            hidden_states=hidden,
+            attention_mask=None,
+            embedding=lambda **unused: embedded,
+        )
+        return found
+
     def sharded_state_dict(
         self, prefix: str = "", sharded_offsets: tuple[Any, ...] = (), metadata: dict[str, Any] | None = None
     ) -> dict[str, Any]:

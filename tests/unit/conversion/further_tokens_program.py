@@ -46,7 +46,9 @@ def make(folder: Path) -> None:
         home = folder / name
         home.mkdir(parents=True)
         torch.save(logits(theirs), home / "logits.pt")
-        torch.save(further_logits(theirs, further), home / "further-theirs.pt")
+        each = further_logits(theirs, further)
+        torch.save(each[0], home / "further-theirs.pt")
+        torch.save(each, home / "drafts-theirs.pt")
         theirs.save_pretrained(home / "theirs")
         tensors = load_file(home / "theirs" / "model.safetensors") | dict(named(theirs, further))
         save_file(
@@ -90,15 +92,18 @@ def named(theirs: Any, further: Any) -> Any:
         yield f"{begin}shared_head.head.weight", theirs.lm_head.weight.detach()
 
 
-def further_logits(theirs: Any, further: Any) -> torch.Tensor:
-    """Of the token after the next one, from all but the last, whose next one is not known: [2, s - 1, v]."""
-    tokens = ids()
+def further_logits(theirs: Any, further: Any) -> list[torch.Tensor]:
+    """Of each depth those of the token so many behind the next one, [2, s - depth, v]: the tokens before it are known
+    of so many places.
+    """
+    tokens, found = ids(), []
     with torch.no_grad():
-        hidden = theirs.model(tokens).last_hidden_state[:, :-1]
-        places = torch.arange(tokens.size(1) - 1).expand(2, -1)
-        found = further.forward_layer(0, hidden, places, None, input_ids=tokens[:, 1:])
-        said: torch.Tensor = further._project_to_logits(found)
-    return said
+        hidden = theirs.model(tokens).last_hidden_state
+        for depth in range(1, len(further.layers) + 1):
+            places = torch.arange(tokens.size(1) - depth).expand(2, -1)
+            hidden = further.forward_layer(depth - 1, hidden[:, :-1], places, None, input_ids=tokens[:, depth:])
+            found.append(further._project_to_logits(hidden))
+    return found
 
 
 def check(folder: Path) -> dict[str, dict[str, Any]]:
@@ -117,6 +122,11 @@ def check(folder: Path) -> dict[str, dict[str, Any]]:
             expected = torch.load(home / f"{kind}.pt")
             difference = torch.load(home / f"{ours}.pt")[:, : expected.size(1)] - expected
             entry[kind] = difference.abs().max().item() / expected.std().item()
+        drafted = torch.load(home / "drafted.pt")
+        theirs = torch.load(home / "drafts-theirs.pt")
+        differences = [(row - theirs[depth][number, place]).abs().max() for depth, number, place, row in drafted]
+        entry["drafts"], entry["depths"] = max(differences).item() / theirs[0].std().item(), len(theirs)
+        entry["drafted"], entry["texts"] = len(drafted), torch.load(home / "texts.pt")
         found[name] = entry
     return found
 

@@ -15,6 +15,9 @@ from support import mamba_stub
 from support.megatron_saving import save_at_once
 
 from orchestrator.inference.generation.decoder import DecoderRunner
+from orchestrator.inference.generation.decoding import Decoding
+from orchestrator.inference.generation.self_drafting import SelfDraftingRunner
+from orchestrator.inference.generation.speculative_decoding import SpeculativeDecoding
 from orchestrator.inference.network import Network
 from orchestrator.inference.requests import Request
 from orchestrator.planning.parameters import parameters
@@ -60,6 +63,10 @@ def main() -> int:
                 torch.save(_logits(module, job.model, folder / family), folder / family / "ours.pt")
             if job.model.predicts_further:
                 torch.save(_further(module), folder / family / "further.pt")
+                drafting = Network(module.eval(), job, 101, ranks, groups, device)
+                runner = SelfDraftingRunner(drafting)
+                torch.save(_drafted(runner), folder / family / "drafted.pt")
+                torch.save(_texts(drafting, runner), folder / family / "texts.pt")
         expected = folder / family / "greedy.pt"
         if pp == 1 and expected.exists():
             wrote = _greedy(Network(module, job, 101, ranks, groups, device), torch.load(expected).size(1))
@@ -115,6 +122,42 @@ def _further(module: Any) -> torch.Tensor:
     module.train()(tokens, torch.arange(16).expand_as(tokens), None, labels=tokens.roll(-1, 1))
     hook.remove()
     return kept[0].transpose(0, 1)[..., :101]
+
+
+def _drafted(runner: SelfDraftingRunner) -> list[tuple[int, int, int, torch.Tensor]]:
+    """Logits of drafts by depth, row and place, after a prompt and behind drafts of which each row keeps another
+    number, of the tokens of `_logits`.
+    """
+    tokens, rows, found = torch.arange(32).reshape(2, 16) * 7 % 101, range(2), []
+    newest = torch.tensor([5, 3])
+    requests = [Request(row, tokens[row, : newest[row]].tolist(), Generation()) for row in rows]
+    runner.prefill(requests, 32)
+    for kept in ((0, 1), (1, 0), (runner.drafts, 0), (0, runner.drafts)):
+        text = torch.nn.functional.pad(tokens, (0, 16))
+        for row in rows:  # drafts that are not kept are wrong
+            text[row, newest[row] + kept[row] + 1 :] = (text[row, newest[row] + kept[row] + 1 :] + 1) % 101
+        for depth in range(runner.drafts):
+            logits = runner.draft(depth, text)
+            assert logits is not None, "there is one stage"
+            found += [(depth, row, int(newest[row]) - 1, logits[row]) for row in rows if depth <= kept[row]]
+        places = newest[:, None] + torch.arange(runner.drafts + 1)
+        runner.verify(text.gather(1, places), places)
+        runner.accept(torch.tensor(kept), places)
+        newest = newest + torch.tensor(kept) + 1
+    return found
+
+
+def _texts(network: Network, runner: SelfDraftingRunner) -> list[list[list[int]]]:
+    """What two rows go on with, without drafts and with them."""
+    options = [Generation(max_new_tokens=12, temperature=0.0)] * 2
+    requests = [Request(row, [5 + row, 9, 80][: 3 - row], own) for row, own in enumerate(options)]
+    return [
+        [[token for step in steps for token in step.tokens[row]][:12] for row in range(2)]
+        for steps in (
+            list(Decoding(network, runner, None).steps(requests, ())),
+            list(SpeculativeDecoding(network, runner).steps(requests, ())),
+        )
+    ]
 
 
 def _at(job: JobSpec, tp: int, pp: int) -> JobSpec:

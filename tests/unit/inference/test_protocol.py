@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from orchestrator.inference.serving.protocol import ChatRequest, CompletionRequest, RequestError, parsed
+from orchestrator.inference.serving.protocol import ChatRequest, CompletionRequest, RequestError, parsed, usage
+from orchestrator.inference.texts import Continuation
 
 TURN = {"role": "user", "content": "hi"}
 PART = {"type": "text", "text": "hi"}
@@ -119,3 +120,12 @@ def test_of_very_many_fields_none_is_listed(at: str) -> None:
         "image": chat(content=[{"type": "image_url", "image_url": {**IMAGE, **many}}]),
     }
     assert "k5" not in refused(ChatRequest, bodies[at])
+
+
+def test_usage_tells_drafts_as_openai_tells_predictions() -> None:
+    plain = Continuation([1], [2, 3], "", "length")
+    counts = {"prompt_tokens": 1, "completion_tokens": 4, "total_tokens": 5}
+    assert usage(1, [plain, plain]) == counts
+    drafted = Continuation([1], [2, 3], "", "length", draft_tokens=3, accepted_tokens=1)
+    details = {"accepted_prediction_tokens": 2, "rejected_prediction_tokens": 4}
+    assert usage(1, [drafted, drafted]) == {**counts, "completion_tokens_details": details}

@@ -66,7 +66,7 @@ def test_rows_of_any_length_go_on_from_their_states(layer: GatedDeltaNet) -> Non
         layer.cache.take(torch.tensor([1, 0]))
         found = []
         for step in range(3):
-            layer.cache.begin(lengths.flip(0) + step, None)
+            layer.cache.begin((lengths.flip(0) + step)[:, None], None)
             tokens = torch.stack([whole[2 + step, 1], whole[7 + step, 0]])
             found.append(layer(tokens[None], None)[0][0])
     for row, length in enumerate(lengths):

@@ -39,7 +39,7 @@ def test_rows_go_on_behind_their_own_prompts() -> None:
     rows, places = torch.tensor([1, 0]), torch.tensor([lengths[1], lengths[0]])
     cache.take(rows)
     for _ in range(3):
-        cache.begin(places, None)
+        cache.begin(places[:, None], None)
         [step] = go_on(mixer, projected[places, rows][None], cache, 0)
         assert torch.allclose(step, expected[rows, places], atol=1e-4)
         places = places + 1

@@ -17,7 +17,7 @@ class MultiTokenPredictionSpec(Section):
 
     mtp_num_layers: Annotated[Size, resume.SHAPE, HashedIfChanged(), AlsoCalled("num_nextn_predict_layers")] = 0
     """Multi-token prediction: layers behind the last one, each of which predicts one token further ahead; none by
-    default. Only training uses them."""
+    default. Training uses them, and generation to draft tokens."""
     mtp_loss_scaling_factor: Annotated[NonNegative, resume.LOSS, HashedIfChanged()] = 0.1
     """Multi-token prediction: weight of the mean of these layers' losses beside the loss of the next token."""
 

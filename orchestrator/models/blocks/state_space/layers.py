@@ -51,7 +51,7 @@ def go_on(mixer: Any, projected: torch.Tensor, cache: Any, number: int) -> torch
         before = inputs.new_zeros(batch, _KEPT, inputs.size(-1))
         state = torch.zeros(batch, heads, mixer.headdim, mixer.d_state, device=inputs.device)
     else:
-        lengths = torch.ones_like(cache.positions)
+        lengths = torch.ones_like(cache.positions[:, 0])
         before, state = cache.state(number, "convolved"), cache.state(number, "recurrent")
     inputs = torch.cat([before, inputs], dim=1)
     convolved = functional.conv1d(

@@ -46,7 +46,7 @@ class AttentionByLayer(SelfAttention):
         return query, key, *others
 
     def _temperature(self, query: torch.Tensor) -> torch.Tensor:
-        """Factors [s, 1, 1, 1] of queries from the first token on; [1, b, 1, 1] of one further token of each row, where
+        """Factors [s, 1, 1, 1] of queries from the first token on; [s, b, 1, 1] of further tokens of each row, where
         keys and values are kept (`inference.generation.cache`).
         """
         scale, interval = self.config.query_temperature
@@ -54,7 +54,7 @@ class AttentionByLayer(SelfAttention):
         if cache is None or cache.positions is None:
             positions = torch.arange(query.size(0), device=query.device)[:, None, None, None]
         else:
-            positions = cache.positions[None, :, None, None]
+            positions = cache.positions.t()[:, :, None, None]
         factors: torch.Tensor = 1.0 + scale * torch.log1p(torch.floor((positions.float() + 1.0) / interval))
         return factors
 
