@@ -108,7 +108,11 @@ if not TYPE_CHECKING:  # a type checker would take every name for one that is th
     def __getattr__(name: str) -> Any:
         if name not in _HOMES:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        found = getattr(importlib.import_module(_HOMES[name]), _NAMED_OTHERWISE.get(name, name))
+        from orchestrator.imports import without_pydantic_plugins
+
+        with without_pydantic_plugins():
+            module = importlib.import_module(_HOMES[name])
+        found = getattr(module, _NAMED_OTHERWISE.get(name, name))
         globals()[name] = found
         return found
 

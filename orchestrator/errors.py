@@ -27,7 +27,7 @@ import errno
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 
 class OrchestratorError(Exception):
@@ -140,8 +140,7 @@ def file_refusal(path: object, what: Literal["read", "written"] = "read") -> Ite
         ) from error
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Location:
+class Location(NamedTuple):
     """Where a value was written. `line` and `column` count from 1; None for a value that was not in a file."""
 
     source: str

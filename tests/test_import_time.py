@@ -1,11 +1,16 @@
-"""Importing the Python interface takes about as long as importing what it checks specs with."""
+"""Importing the Python interface takes about as long as importing what it checks specs with, and what takes long to
+import is imported where somebody needs it.
+"""
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
+from typing import Any
 
 import pytest
+from support.shipped import SHIPPED
 
 SECONDS_OF_AN_IMPORT = "import sys, time; before = time.process_time(); import {}; print(time.process_time() - before)"
 ROUNDS = 7
@@ -20,3 +25,56 @@ def test_the_interface_is_imported_in_twice_the_time_of_pydantic_at_most() -> No
             command = [sys.executable, "-c", SECONDS_OF_AN_IMPORT.format(module)]
             found.append(float(subprocess.run(command, capture_output=True, text=True, check=True).stdout))
     assert min(seconds["orchestrator"]) <= 2 * min(seconds["pydantic"]), seconds
+
+
+_LOADED = """
+import json, sys
+import orchestrator
+for name in sys.argv[1:]:
+    getattr(orchestrator, name)
+print(json.dumps(sorted(sys.modules)))
+"""
+
+
+def test_the_interface_loads_nothing_that_only_some_jobs_need() -> None:
+    """What draws on a terminal, what renders scripts, and pydantic's search for plugins in all that is installed."""
+    loaded = _said(_LOADED, "load_job", "parse_job", "runs", "find_run", "PlannedJob")
+    assert "orchestrator.api.jobs" in loaded
+    assert {"rich", "jinja2", "importlib.metadata", "typer"} & set(loaded) == set()
+
+
+_WORK = """
+import contextlib, gc, io, json, sys, tokenize
+done = {"collections": 0, "tokenized": 0}
+
+def collecting(phase, info):
+    done["collections"] += phase == "start" and "typer" in sys.modules and not commands
+
+def counted(function):
+    def call(*arguments):
+        done["tokenized"] += 1
+        return function(*arguments)
+    return call
+
+commands = []
+gc.callbacks.append(collecting)
+tokenize.tokenize = counted(tokenize.tokenize)
+tokenize.generate_tokens = counted(tokenize.generate_tokens)
+from orchestrator.cli.main import main
+commands.append(main)
+with contextlib.redirect_stdout(io.StringIO()):
+    done["code"] = main(sys.argv[1:])
+print(json.dumps(done))
+"""
+
+
+def test_a_job_is_checked_without_needless_work() -> None:
+    """No garbage is looked for among what every command imports, and no source is tokenized to find the parameters of
+    what makes a field's default.
+    """
+    assert _said(_WORK, "validate", str(SHIPPED["gpt-345m"])) == {"collections": 0, "tokenized": 0, "code": 0}
+
+
+def _said(program: str, *arguments: str) -> Any:
+    command = [sys.executable, "-c", program, *arguments]
+    return json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)

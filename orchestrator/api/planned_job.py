@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from orchestrator.api.plan_rows import cluster_line, describe, forecast_rows
 from orchestrator.api.targets import GPU_OPTION, TargetOptions, gpu_problems, load_named, profile_of
@@ -27,8 +26,7 @@ from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import LoadedJob
 
 
-@dataclass(frozen=True)
-class PlannedJob:
+class PlannedJob(NamedTuple):
     """A job, what it will do and take, and the verdict, whose problems have their places."""
 
     plan: Plan
@@ -83,7 +81,7 @@ def judge_named(loaded: LoadedJob, named: TargetOptions) -> PlannedJob:
     """
     judged = judge_loaded(loaded, named, starting=False)
     warnings = (*judged.verdict.warnings, *export_warnings(loaded.job))
-    return replace(judged, verdict=judged.verdict._replace(warnings=_in_order(loaded, warnings)))
+    return judged._replace(verdict=judged.verdict._replace(warnings=_in_order(loaded, warnings)))
 
 
 def judge_loaded(

@@ -14,16 +14,18 @@ from collections.abc import Mapping, Sequence
 from itertools import takewhile
 from typing import Annotated, Any, NamedTuple
 
-import typer
-from typer.completion import install_callback, show_callback
-from typer.core import TyperArgument, TyperGroup, TyperOption
-
-from orchestrator.cli.common import print_json, stop_printing
-from orchestrator.errors import OrchestratorError, SpecError
 from orchestrator.imports import staying, without_pydantic_plugins
-from orchestrator.profile_files import LOGIN_VARIABLE, known_profiles, may_name_login_node
-from orchestrator.run_directory.rundir import write_refusal
-from orchestrator.version import __version__
+
+with staying():
+    import typer
+    from typer.completion import install_callback, show_callback
+    from typer.core import TyperArgument, TyperGroup, TyperOption
+
+    from orchestrator.cli.common import print_json, stop_printing
+    from orchestrator.errors import OrchestratorError, SpecError
+    from orchestrator.profile_files import LOGIN_VARIABLE, known_profiles, may_name_login_node
+    from orchestrator.run_directory.rundir import write_refusal
+    from orchestrator.version import __version__
 
 
 def value_name(option: TyperOption) -> str | None:

@@ -69,6 +69,18 @@ class Number(Metadata):
         return core_schema.no_info_before_validator_function(refuse_bool, {**handler(source), **self.bounds})
 
 
+def empty_list() -> list[Any]:
+    """The default of a list. pydantic reads the parameters of what makes a default; those of `list` itself stand in its
+    documentation alone, where Python's own tokenizer is imported and set up to find them.
+    """
+    return []
+
+
+def empty_dict() -> dict[Any, Any]:
+    """The default of a mapping, as `empty_list` is that of a list."""
+    return {}
+
+
 def refuse_bool(value: Any) -> Any:
     """Pydantic takes true for 1; nobody means that."""
     if isinstance(value, bool):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import Any, NamedTuple
 
 from orchestrator.data.preparation import Source, survey_job
@@ -69,7 +68,7 @@ class Plan(NamedTuple):
             "name": job.name,
             "config_hash": job.config_hash,
             "vocabulary": self.vocabulary._asdict(),
-            "parameters": {**asdict(self.parameters), "active": self.parameters.active},
+            "parameters": self.parameters.to_dict(),
             "topology": self.topology.to_dict(),
             "batch": {
                 "micro_batch_size": job.batch.micro_batch_size,
@@ -83,7 +82,7 @@ class Plan(NamedTuple):
             "tokens": self.batch.train_tokens,
             "learning_rate": self.learning_rate._asdict(),
             "flops": flops,
-            "blend": [asdict(source) for source in self.sources],
+            "blend": [source.to_dict() for source in self.sources],
             "blend_report": self.blend.to_dict(),
             "notes": list(self.notes),
         }

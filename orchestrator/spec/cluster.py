@@ -21,6 +21,8 @@ from orchestrator.fields.values import (
     Text,
     VariableName,
     Word,
+    empty_dict,
+    empty_list,
 )
 from orchestrator.spec.messages.suggestions import closest
 from orchestrator.spec.sections.runtime import Layers
@@ -77,9 +79,9 @@ class ContainerSpec(ProfileSection):
     """pyxis: srun's own container options (enroot); apptainer: `apptainer exec`."""
     image: Text
     """The image: what srun's --container-image or apptainer takes."""
-    mounts: list[Text] = Field(default_factory=list)
+    mounts: list[Text] = Field(default_factory=empty_list)
     """HOST:CONTAINER[:OPTIONS], besides the run directory and the working directory."""
-    options: list[Text] = Field(default_factory=list)
+    options: list[Text] = Field(default_factory=empty_list)
     """Further options of srun (pyxis) or of `apptainer exec`."""
 
 
@@ -96,7 +98,7 @@ class ClusterSpec(ProfileSection):
     of the project's folder here."""
     partition: Word | None = None
     """Partition of jobs that name none; the cluster's own default otherwise."""
-    partitions: dict[Word, PartitionSpec] = Field(default_factory=dict)
+    partitions: dict[Word, PartitionSpec] = Field(default_factory=empty_dict)
     """Resources of the partitions; a job is checked against them before it is submitted."""
     account: Word | None = None
     """Account that is charged."""
@@ -119,25 +121,25 @@ class ClusterSpec(ProfileSection):
     """Time limit of jobs without their own."""
     exclusive: bool = False
     """Request whole nodes."""
-    exclude: list[Word] = Field(default_factory=list)
+    exclude: list[Word] = Field(default_factory=empty_list)
     """Nodes that are never used, each a name or a list in SLURM's notation: `gpu[001-003]`."""
     constraint: Word | None = None
     """Features that nodes must have."""
     data_partition: Word | None = None
     """Partition for data preparation, which needs no GPU; `partition` by default."""
-    options: list[SbatchOption] = Field(default_factory=list)
+    options: list[SbatchOption] = Field(default_factory=empty_list)
     """Further options of sbatch, written as for sbatch: `--mail-type=FAIL`."""
-    modules: list[Word] = Field(default_factory=list)
+    modules: list[Word] = Field(default_factory=empty_list)
     """Modules to load, in this order."""
     virtual_env: Text | None = None
     """Virtual environment to activate."""
     python: Text | None = None
     """Python on the nodes, if it is not the one that submits."""
-    setup: list[ShellLine] = Field(default_factory=list)
+    setup: list[ShellLine] = Field(default_factory=empty_list)
     """Shell lines that run unchanged on the first node before the training starts."""
     template: Text | None = None
     """Custom template for the batch script, instead of the shipped one."""
-    env: dict[VariableName, Text] = Field(default_factory=dict)
+    env: dict[VariableName, Text] = Field(default_factory=empty_dict)
     """Environment of every process, for example NCCL's variables. `launch.env` overrides it."""
     container: ContainerSpec | None = None
     """Image that the training processes run in."""

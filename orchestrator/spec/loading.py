@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeAlias
 
@@ -31,8 +31,7 @@ Check: TypeAlias = Callable[[Any], list[Problem]]
 """What is wrong with a job, or with the part of one that is known (see documents/partial_validation.py)."""
 
 
-@dataclass(frozen=True)
-class LoadedDocument(Generic[Root]):
+class LoadedDocument(NamedTuple, Generic[Root]):
     """What a document of any kind says, and where it came from."""
 
     value: Root

@@ -7,7 +7,7 @@ from pydantic import Field
 from orchestrator.fields import resume
 from orchestrator.fields.metadata import AlsoCalled, HashedIfChanged, MegatronFlag, NoMegatronFlag, ShortName
 from orchestrator.fields.order import in_listed_order
-from orchestrator.fields.values import Fraction, Plain, PluginName, Positive, PositiveNumber, Size, Text
+from orchestrator.fields.values import Fraction, Plain, PluginName, Positive, PositiveNumber, Size, Text, empty_dict
 from orchestrator.models.blocks.registry import AttentionBlock, BlockFields, attention_of
 from orchestrator.models.layers import layer_pattern
 from orchestrator.models.registry import BERT, FAMILIES, MAMBA, T5, Architecture, ModelFamily, Positions
@@ -160,7 +160,7 @@ class ModelSpec(BlockFields):
     attention_plugin: Annotated[PluginName | None, resume.SHAPE, HashedIfChanged(), NoMegatronFlag(_OURS)] = None
     """An attention of another package: the name of an entry point in the group `orchestrator.blocks`."""
     attention_options: Annotated[dict[str, Plain], resume.LOGIC, HashedIfChanged(), NoMegatronFlag(_OURS)] = Field(
-        default_factory=dict
+        default_factory=empty_dict
     )
     """Options of that attention."""
     init_method_std: Annotated[

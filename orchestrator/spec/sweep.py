@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import builtins
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, WithJsonSchema, model_validator
 
 from orchestrator.fields.base import Section
-from orchestrator.fields.values import After, Before, Name, Positive, Seed, Text
+from orchestrator.fields.values import After, Before, Name, Positive, Seed, Text, empty_dict, empty_list
 
 Values = Annotated[list[Any], Field(min_length=1)]
 Range = Annotated[list[float], Field(min_length=2, max_length=2)]
@@ -103,11 +102,11 @@ class SweepSpec(Section):
     name: Name | None = None
     """Name of the sweep; the job's name by default. Run it again with more values, and only
     the new cells start."""
-    grid: dict[Text, Values] = Field(default_factory=dict)
+    grid: dict[Text, Values] = Field(default_factory=empty_dict)
     """Field → values; every combination is a cell."""
-    zip: dict[Text, Values] = Field(default_factory=dict)
+    zip: dict[Text, Values] = Field(default_factory=empty_dict)
     """Field → values, all of the same length, combined pairwise."""
-    list: Points = Field(default_factory=builtins.list)
+    list: Points = Field(default_factory=empty_list)
     """Individual cells, each as field: value."""
     random: RandomSpec | None = None
     """Values drawn at random."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 from orchestrator.spec.yaml.reader import UNREADABLE, LocatedValue
@@ -67,4 +66,4 @@ def _entry(written: LocatedValue | None, key: str) -> LocatedValue | None:
 def _with(written: LocatedValue | None, key: str, value: LocatedValue) -> LocatedValue:
     assert written is not None
     assert isinstance(written.content, dict), "it holds the path of the tokenizer"
-    return replace(written, content={**written.content, key: value})
+    return written._replace(content={**written.content, key: value})

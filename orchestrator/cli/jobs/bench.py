@@ -31,7 +31,7 @@ from orchestrator.cli.outputs import refuse_printed
 from orchestrator.errors import JobError, OrchestratorError, UserError, file_refusal
 from orchestrator.launch.local.launcher import Watcher
 from orchestrator.launch.start_checks import check_installed
-from orchestrator.launch.watch import watcher_for
+from orchestrator.launch.terminal import watcher_for
 from orchestrator.planning.checks.preflight_checks import runs_dir_of
 from orchestrator.planning.hardware import device_of
 from orchestrator.run_directory.rundir import RunDir, write_atomically

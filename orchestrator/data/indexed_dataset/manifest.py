@@ -9,6 +9,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from orchestrator.errors import DataError
+from orchestrator.fields.values import empty_dict, empty_list
 from orchestrator.spec.messages.validation import errors_in_words
 from orchestrator.spec.sections.data import TokenizerSpec
 
@@ -68,9 +69,9 @@ class Manifest(BaseModel):
     skipped_records: int
     """Records that could not be read (`--on-error skip`); PREFIX.skipped.jsonl lists them."""
     skipped_report: str | None = None
-    options: dict[str, Any] = Field(default_factory=dict)
-    sources: list[Source] = Field(default_factory=list)
-    left_out: list[LeftOutSource] = Field(default_factory=list)
+    options: dict[str, Any] = Field(default_factory=empty_dict)
+    sources: list[Source] = Field(default_factory=empty_list)
+    left_out: list[LeftOutSource] = Field(default_factory=empty_list)
     """Links, folders and kinds of files in the directories of the input that were not read."""
     created: float = 0.0
     index_crc32: int | None = None

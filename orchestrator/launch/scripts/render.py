@@ -7,10 +7,7 @@ import shutil
 from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
-
-import jinja2
-from jinja2.sandbox import ImmutableSandboxedEnvironment
+from typing import TYPE_CHECKING, Any
 
 from orchestrator.errors import UserError
 from orchestrator.fields.values import environment_references
@@ -18,6 +15,9 @@ from orchestrator.kernel_selection.cuda_connections import CONNECTIONS, device_c
 from orchestrator.resources import resource_root
 from orchestrator.safe_path import RUNTIME_MODULE
 from orchestrator.spec.job import JobSpec
+
+if TYPE_CHECKING:
+    import jinja2
 
 SHIPPED_TEMPLATE = "torchrun.sh.j2"
 _PLAIN_IN_DIRECTIVES = "=-_.,:/@+%[]"
@@ -105,6 +105,8 @@ def render_template(own: Path | None, shipped: str, context: dict[str, Any]) -> 
 
     Raises UserError when it cannot be read or rendered.
     """
+    import jinja2  # takes a tenth of what starts jobs to import, and most of that only looks at some
+
     folders = (str(resource_root("templates")), *([str(own.parent)] if own else []))
     source = own or resource_root("templates") / shipped
     try:
@@ -137,6 +139,9 @@ def _why(error: OSError | UnicodeDecodeError) -> str:
 @lru_cache(maxsize=16)
 def _compiled(folders: tuple[str, ...], text: str) -> jinja2.Template:
     """A template ready to be rendered: compiling takes a hundred times as long, and a sweep has many cells."""
+    import jinja2
+    from jinja2.sandbox import ImmutableSandboxedEnvironment
+
     # What a template forgets to quote is quoted all the same: `finalize` sees every expression. Whoever checks or plans
     # a job has not asked to run what its template holds.
     engine = ImmutableSandboxedEnvironment(

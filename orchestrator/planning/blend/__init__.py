@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from functools import lru_cache
 from os.path import normpath
 from typing import NamedTuple
@@ -123,7 +122,7 @@ def _part(
         row = _row(job, number, entry, found[normpath(entry.path)], draw)
         if number == TRAIN and row.samples_held and draw.samples > row.samples_held:
             first = draws.position(place, row.samples_held)
-            row = replace(row, second_epoch_step=batch.iteration_of(first) + 1)
+            row = row._replace(second_epoch_step=batch.iteration_of(first) + 1)
         sources.append(row)
     return PartPlan(PARTS[number], samples, times, tuple(sources))
 
@@ -165,14 +164,13 @@ def _row(job: JobSpec, number: int, entry: BlendEntry, source: Source, draw: _Dr
     held = tokens_before(header, part.stop) - tokens_before(header, part.start)
     if job.model.reads_sentences:
         # How many samples a document gives depends on where its sentences end: epochs are not known beforehand.
-        return replace(row, tokens_held=held, documents=part.documents)
+        return row._replace(tokens_held=held, documents=part.documents)
     if job.data.has_conversations:
-        return _of_conversations(job, part, header, draw, replace(row, tokens_held=held, documents=part.documents))
+        return _of_conversations(job, part, header, draw, row._replace(tokens_held=held, documents=part.documents))
     is_built = draw.asked > 0 and held > length
     is_short = is_built and built(held, draw.asked, length).samples < draw.given
     asked = draw.given if is_short else draw.asked
-    return replace(
-        row,
+    return row._replace(
         tokens_held=held,
         samples_held=samples_of(held, length),
         documents=part.documents,
@@ -188,8 +186,7 @@ def _of_conversations(job: JobSpec, part: Part, header: IndexHeader, draw: _Draw
     sequences, conversations = _packed(
         header, part.start, part.stop, job.data.conversations, job.model.seq_length, job.data.seed, job.model.vision
     )
-    return replace(
-        row,
+    return row._replace(
         samples_held=sequences,
         epochs=max(draw.samples, draw.alone or 0) / sequences if sequences else None,
         conversations=conversations,

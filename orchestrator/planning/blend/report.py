@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 
-@dataclass(frozen=True)
-class Conversations:
+class Conversations(NamedTuple):
     """How the conversations of one part of a source become samples."""
 
     kept: int
@@ -24,8 +22,7 @@ class Conversations:
     """Images of those that the training sees."""
 
 
-@dataclass(frozen=True)
-class SourcePlan:
+class SourcePlan(NamedTuple):
     """One source of a blend. Counts are None when the data is not on this machine."""
 
     path: str
@@ -56,9 +53,13 @@ class SourcePlan:
     conversations: Conversations | None = None
     """Of conversations, how they become samples."""
 
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data."""
+        conversations = None if self.conversations is None else self.conversations._asdict()
+        return {**self._asdict(), "conversations": conversations}
 
-@dataclass(frozen=True)
-class PartPlan:
+
+class PartPlan(NamedTuple):
     """What a job takes for training, validation or test."""
 
     part: str
@@ -81,11 +82,11 @@ class PartPlan:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data."""
-        return {**asdict(self), "samples_before_repeats": self.samples_before_repeats}
+        sources = [source.to_dict() for source in self.sources]
+        return {**self._asdict(), "sources": sources, "samples_before_repeats": self.samples_before_repeats}
 
 
-@dataclass(frozen=True)
-class BlendReport:
+class BlendReport(NamedTuple):
     """What a job takes from its data, and what is to be said about it."""
 
     train: PartPlan

@@ -10,7 +10,7 @@ from typing import Annotated
 from pydantic import ConfigDict, Field
 
 from orchestrator.fields.base import Section
-from orchestrator.fields.values import Count, Number, Positive, Text
+from orchestrator.fields.values import Count, Number, Positive, Text, empty_list
 from orchestrator.spec.loading import load_document
 from orchestrator.spec.messages.document import Document
 from orchestrator.spec.sections.runtime import Layers
@@ -86,7 +86,7 @@ class GpuProfile(_Part):
     """Date of the measurements."""
     measured_on: Text | None = None
     """GPUs, and the versions that matter."""
-    measured_with: list[Text] = Field(default_factory=list)
+    measured_with: list[Text] = Field(default_factory=empty_list)
     """The measurements, and the runs whose step times were used."""
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from orchestrator.models.blocks.base import norm_parameters
 from orchestrator.planning.parameters import gpt
 from orchestrator.planning.parameters.counts import Parameters, ranks_of
@@ -15,8 +13,7 @@ def parameters(job: JobSpec, padded_vocab: int) -> Parameters:
     """Count the parameters of an encoder with a vocabulary of `padded_vocab` rows."""
     tp = job.parallelism.tensor_model_parallel_size
     counted, types, heads = gpt.parameters(job, padded_vocab), _types(job.model), _heads(job, padded_vocab)
-    return replace(
-        counted,
+    return counted._replace(
         total=counted.total + types + heads,
         embedding=counted.embedding + types,
         output=counted.output + heads,

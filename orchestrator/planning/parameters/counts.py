@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 
-@dataclass(frozen=True)
-class RankParameters:
+class RankParameters(NamedTuple):
     """What one (tensor, pipeline) rank holds."""
 
     tp: int
@@ -19,8 +18,7 @@ def ranks_of(stages: tuple[int, ...], tp: int) -> tuple[RankParameters, ...]:
     return tuple(RankParameters(rank, stage, count) for stage, count in enumerate(stages) for rank in range(tp))
 
 
-@dataclass(frozen=True)
-class Parameters:
+class Parameters(NamedTuple):
     """Parameter counts of a job."""
 
     total: int
@@ -44,6 +42,10 @@ class Parameters:
     def active(self) -> int:
         """Parameters that a token passes."""
         return self.total - self.inactive
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data."""
+        return {**self._asdict(), "per_rank": [rank._asdict() for rank in self.per_rank], "active": self.active}
 
     @property
     def largest_rank(self) -> int:

@@ -20,6 +20,7 @@ from orchestrator.fields.values import (
     Seed,
     Size,
     Text,
+    empty_dict,
 )
 from orchestrator.models.registry import FAMILIES
 from orchestrator.spec.sections.chat import ChatSpec
@@ -157,7 +158,7 @@ class DataSourceSpec(Section):
 
     plugin: PluginName
     """The name of another package's entry point in the group `orchestrator.data_sources`."""
-    options: dict[str, Plain] = Field(default_factory=dict)
+    options: dict[str, Plain] = Field(default_factory=empty_dict)
     """Its options."""
 
 
@@ -190,7 +191,7 @@ class DataSpec(Section):
         resume.safe("only what happens when a file of text is missing changes"),
         HashedIfChanged(),
         NoMegatronFlag("Megatron-LM reads data sets that are there"),
-    ] = Field(default_factory=dict)
+    ] = Field(default_factory=empty_dict)
     """Plugins that write missing files of `text`, by file: `{wiki.jsonl: {plugin: wiki}}`. The names end in .jsonl."""
     split: Annotated[Split, resume.training_part, AlsoCalled("splits_string train_val_test_split")] = "969,30,1"
     """Relative sizes of train, validation and test, cut by document from each source of `blend`. The test part is

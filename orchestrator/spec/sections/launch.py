@@ -6,7 +6,19 @@ from pydantic import Field
 
 from orchestrator.fields.base import Section
 from orchestrator.fields.metadata import AlsoCalled, HashedIfChanged
-from orchestrator.fields.values import Duration, Host, Memory, Positive, ReferringText, Size, Text, VariableName, Word
+from orchestrator.fields.values import (
+    Duration,
+    Host,
+    Memory,
+    Positive,
+    ReferringText,
+    Size,
+    Text,
+    VariableName,
+    Word,
+    empty_dict,
+    empty_list,
+)
 
 FailureCause = Literal[
     "time_limit",
@@ -46,7 +58,9 @@ class LaunchSpec(Section):
     machine's."""
     runs_dir: Annotated[Text, AlsoCalled("output_dir save_dir")] = "runs"
     """Folder of run directories, relative to the directory where the command is started."""
-    env: Annotated[dict[VariableName, ReferringText], AlsoCalled("env_vars environment")] = Field(default_factory=dict)
+    env: Annotated[dict[VariableName, ReferringText], AlsoCalled("env_vars environment")] = Field(
+        default_factory=empty_dict
+    )
     """Environment of every process. Values may contain ${env:NAME}."""
     python: Text | None = None
     """Python of the training processes; the one that runs the command by default."""
@@ -57,7 +71,7 @@ class LaunchSpec(Section):
     executor: Annotated[Word | None, HashedIfChanged()] = None
     """ssh: `run` starts the job on `hosts`. Others are used by `submit`: slurm, which is the default, or one from an
     installed package."""
-    hosts: Annotated[list[Host], HashedIfChanged()] = Field(default_factory=list)
+    hosts: Annotated[list[Host], HashedIfChanged()] = Field(default_factory=empty_list)
     """Machines for `executor: ssh`, as `ssh` knows them; `node[1-4]` is a list. Those beyond `nodes` replace machines
     that fail."""
     hosts_file: Annotated[Text | None, HashedIfChanged()] = None
@@ -89,7 +103,7 @@ class LaunchSpec(Section):
     """How long a failed run waits before it may start again; twice as long after each further failure without a new
     checkpoint, up to sixteen times. Five failures in a row without one end the run. Time limits and preemptions are not
     failures, and cause no wait."""
-    on_failure: dict[FailureCause, Action] = Field(default_factory=dict)
+    on_failure: dict[FailureCause, Action] = Field(default_factory=empty_dict)
     """What to do after each cause: requeue the run, or restart it on this machine (`requeue`), the same but without the
     node at fault (`requeue_elsewhere`), or `stop`. By default time_limit, preempted, hang, killed
     and lost are requeued, node_fail, nccl_error and gpu_error are requeued elsewhere, and the others stop."""

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from orchestrator.fields.base import Section
-from orchestrator.fields.values import Duration, Plain, ReferringText, ShellLine, Text
+from orchestrator.fields.values import Duration, Plain, ReferringText, ShellLine, Text, empty_dict
 
 Occasion = Literal["started", "requeued", "completed", "failed", "stopped"]
 
@@ -26,7 +26,7 @@ class NotificationsSpec(Section):
     webhook: ReferringText | None = None
     """An address that the same JSON is posted to, with `text` as Slack and Mattermost show it and `content` for
     Discord. It is a secret: write ${env:NAME}."""
-    webhook_fields: dict[Text, Plain] = Field(default_factory=dict)
+    webhook_fields: dict[Text, Plain] = Field(default_factory=empty_dict)
     """More keys for that JSON: {topic: my-runs} for ntfy, {chat_id: 12345} for Telegram."""
     timeout: Duration = 20
     """Time limit of the command, and of the webhook with its one retry."""

@@ -7,7 +7,7 @@ from pydantic import Field
 from orchestrator.fields import resume
 from orchestrator.fields.base import Section
 from orchestrator.fields.metadata import AlsoCalled, HashedIfChanged, MegatronFlag
-from orchestrator.fields.values import Duration, ImportPath, Plain, Positive, Seed
+from orchestrator.fields.values import Duration, ImportPath, Plain, Positive, Seed, empty_dict
 
 Layers = Literal["torch", "transformer_engine"]
 """The implementations of a transformer layer."""
@@ -58,7 +58,7 @@ class RuntimeSpec(Section):
     train_step: Annotated[ImportPath | None, resume.LOSS] = None
     """Your own class that defines what a step does with a micro-batch: `my_package.steps:KeywordWeightedLoss`, imported
     from the working directory or PYTHONPATH. The model family's own by default."""
-    train_step_arguments: Annotated[dict[str, Plain], resume.LOSS] = Field(default_factory=dict)
+    train_step_arguments: Annotated[dict[str, Plain], resume.LOSS] = Field(default_factory=empty_dict)
     """Keyword arguments of its constructor."""
     fused_linear_cross_entropy: Annotated[
         bool, resume.safe("the same loss in other kernels; losses agree, not bitwise")

@@ -7,7 +7,7 @@ from pydantic import Field
 
 from orchestrator.fields.base import Section
 from orchestrator.fields.metadata import AlsoCalled, HashedIfChanged, MegatronFlag
-from orchestrator.fields.values import After, NonNegative, Plain, PluginName, Positive, ReferringText, Text
+from orchestrator.fields.values import After, NonNegative, Plain, PluginName, Positive, ReferringText, Text, empty_dict
 
 _SHORTEST_INTERVAL = 0.1
 _ADDRESS = re.compile(r"https?://[^/@\s]+(/\S*)?")
@@ -49,7 +49,7 @@ class TrackingSpec(Section):
     """MLflow tracking server; a sqlite store in the runs folder by default. May contain ${env:NAME}."""
     experiment: Annotated[Text | None, AlsoCalled("experiment_name")] = None
     """MLflow experiment; the job's name by default."""
-    tags: dict[Text, Text] = Field(default_factory=dict)
+    tags: dict[Text, Text] = Field(default_factory=empty_dict)
     """Tags of the MLflow run."""
     dashboard_url: Annotated[Address | None, HashedIfChanged()] = None
     """Address of the dashboard that shows these runs: each MLflow run links to its page there.
@@ -61,7 +61,7 @@ class TrackingSpec(Section):
     """Write TensorBoard's event files too, to `tensorboard` in the run directory."""
     wandb: Annotated[WandbSpec | None, HashedIfChanged()] = None
     """Send to Weights & Biases too."""
-    plugins: Annotated[dict[PluginName, dict[str, Plain]], HashedIfChanged()] = Field(default_factory=dict)
+    plugins: Annotated[dict[PluginName, dict[str, Plain]], HashedIfChanged()] = Field(default_factory=empty_dict)
     """Trackers of other packages, each with its options: `{csv: {folder: curves}}`. The name is that of an entry point
     in the group `orchestrator.trackers`."""
     log_interval: Annotated[Positive, AlsoCalled("logging_steps log_every_n_steps"), MegatronFlag(default=100)] = 1

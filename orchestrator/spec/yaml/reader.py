@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import yaml
 
@@ -48,8 +47,7 @@ class UnreadableValue:
 UNREADABLE = UnreadableValue()
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class LocatedValue:
+class LocatedValue(NamedTuple):
     """A value and where it was written."""
 
     content: dict[str, LocatedValue] | list[LocatedValue] | Scalar | UnreadableValue
@@ -97,14 +95,13 @@ def read_text(path: Path, noun: str = "job spec") -> str | Problem:
         return Problem(message, hint="save the file as UTF-8", location=place, code="not_utf8")
 
 
-@dataclass(frozen=True)
-class Parsed:
+class Parsed(NamedTuple):
     """What a YAML text holds."""
 
     root: LocatedValue | None
     """None when the text cannot be read any further than a problem."""
     problems: list[Problem]
-    incomplete: list[tuple[str | int, ...]] = dataclasses.field(default_factory=list)
+    incomplete: Sequence[tuple[str | int, ...]] = ()
     """Places of mappings with a key that cannot be read."""
 
 
