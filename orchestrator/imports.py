@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import gc
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
 
 _PLUGINS = "pydantic.plugin._loader"
+_WITHOUT_PLUGINS = threading.RLock()
+"""One thread after the other: the second would take the stand-in of the first for the module, and put that back."""
 
 
 @contextmanager
@@ -35,17 +38,18 @@ def without_pydantic_plugins() -> Iterator[None]:
     """Pydantic's models that are made inside have no plugins: to import what looks for some in all that is installed
     takes as long as to make thirty models. Models that are made afterwards may have plugins.
     """
-    loaded = sys.modules.get(_PLUGINS)
-    none: Any = ModuleType(_PLUGINS)
-    none.get_plugins = lambda: ()
-    sys.modules[_PLUGINS] = none
-    try:
-        yield
-    finally:
-        if loaded is None:
-            del sys.modules[_PLUGINS]
-        else:
-            sys.modules[_PLUGINS] = loaded
+    with _WITHOUT_PLUGINS:
+        loaded = sys.modules.get(_PLUGINS)
+        none: Any = ModuleType(_PLUGINS)
+        none.get_plugins = lambda: ()
+        sys.modules[_PLUGINS] = none
+        try:
+            yield
+        finally:
+            if loaded is None:
+                del sys.modules[_PLUGINS]
+            else:
+                sys.modules[_PLUGINS] = loaded
 
 
 @contextmanager

@@ -89,16 +89,16 @@ class IncrementalDetokenizer:
             if not text.endswith(_UNFINISHED):
                 self._base, self._base_text = context, text
 
-    def count_drafts(self, drafts: int, accepted: int) -> None:
+    def count_drafts(self, drafts: int) -> None:
         """Before the tokens that come of so many drafts."""
         self._drafts += drafts
-        self._accepted += accepted
 
-    def add(self, token: int, log_probability: float) -> TextDelta:
-        """One more token."""
+    def add(self, token: int, log_probability: float, *, is_draft: bool = False) -> TextDelta:
+        """One more token. `is_draft`: one that was drafted and accepted."""
         if token in self.ends and not self.options.ignore_end:
             return self._piece(None, log_probability, "end")
         self.tokens.append(token)
+        self._accepted += is_draft
         self.measured.append(log_probability)
         if self.shows or self.options.stop:
             self._decode()

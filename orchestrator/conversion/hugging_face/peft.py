@@ -57,10 +57,10 @@ def export_adapter(
         for weight in family.weights(model)
         if (adapter := adapter_of(weight.rule.ours, model)) is not None
     ]
-    packed = next((weight.theirs[0] for weight, _ in adapters if weight.rule.stacked), None)
-    if packed is not None:
+    stacked = next((weight.theirs[0] for weight, _ in adapters if weight.rule.stacked), None)
+    if stacked is not None:
         raise UserError(
-            f"{family.name} has all experts of a layer in one tensor ({packed}), and PEFT has no adapter for each: "
+            f"{family.name} has all experts of a layer in one tensor ({stacked}), and PEFT has no adapter for each: "
             "leave out --adapter to export the whole model",
             code="adapters_of_packed_experts",
         )

@@ -13,6 +13,9 @@ import torch
 from orchestrator.inference.generation.sampling import Choice
 from orchestrator.spec.generation import Generation
 
+_OWN_STREAM = 0x9E3779B9
+"""Makes of a row's seed that of the noise which Choice has not; torch's generator has seeds of 32 bits."""
+
 
 class SpeculativeChoice(Choice):
     """A choice by rows that go on by different numbers of tokens.
@@ -36,10 +39,9 @@ class SpeculativeChoice(Choice):
         if self.draws:
             steps, noise = self._noise.size(1), []
             for row in options:
-                generator = torch.Generator().manual_seed(row.seed)
-                torch.rand(steps, generator=generator)  # what Choice has drawn
-                noise.append(torch.rand(2, steps, generator=generator))
-            self._draft_noise, self._test_noise = torch.stack(noise, dim=1).to(device)
+                generator = torch.Generator().manual_seed(row.seed ^ _OWN_STREAM)
+                noise.append(torch.rand(steps, 2, generator=generator))  # by steps: as many as the longest row has
+            self._draft_noise, self._test_noise = torch.stack(noise).to(device).unbind(-1)
 
     def begin_drafts(self) -> None:
         """Before the drafts of a round: each is drawn as if those before it were accepted."""

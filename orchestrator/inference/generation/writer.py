@@ -44,9 +44,10 @@ class Writer:
         open_ = set(range(len(requests)))
         for step in self._decoding.steps(requests, ends):
             for row in sorted(open_):
-                followers[row].count_drafts(step.drafts, len(step.tokens[row]) - 1)
-                for token, value in zip(step.tokens[row], step.log_probabilities[row], strict=True):
-                    piece = followers[row].add(token, value)
+                followers[row].count_drafts(step.drafts)
+                last = len(step.tokens[row]) - 1  # all before it were drafted
+                for place, (token, value) in enumerate(zip(step.tokens[row], step.log_probabilities[row], strict=True)):
+                    piece = followers[row].add(token, value, is_draft=place < last)
                     yield piece
                     if piece.done is not None:
                         open_.discard(row)

@@ -42,12 +42,13 @@ def _read_fp4(given: GivenFlags) -> None:
     format_, recipe = given.text(_FORMAT_OF_FP4), given.text(_RECIPE_OF_FP4) if given.has(_RECIPE_OF_FP4) else "nvfp4"
     if format_ != _E2M1:
         given.write_it(_FORMAT_OF_FP4, FP4, None if format_ is None else f"this version supports {_E2M1}")
-        given.no_effect(_RECIPE_OF_FP4, "it goes with --fp4-format")
+        given.no_effect((_RECIPE_OF_FP4, _ENDS, *_COUNTS), "it goes with --fp4-format")
         return
     if recipe not in get_args(Fp4Recipe):
         reason = f"this version has the recipe {_or(Fp4Recipe)}"
         given.refuse_value(_RECIPE_OF_FP4, FP4, reason)
         given.not_supported(_FORMAT_OF_FP4, reason, FP4)
+        given.no_effect((_ENDS, *_COUNTS), f"it goes with --{_RECIPE_OF_FP4}")
         return
     given.carry(_FORMAT_OF_FP4, FP4, {"recipe": recipe, **_ends(given, FP4)})
     if given.has(_RECIPE_OF_FP4):

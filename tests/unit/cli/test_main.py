@@ -233,3 +233,26 @@ print(sys.modules[_loader.__name__] is _loader)
 """
     finished = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert finished.stdout.split() == ["False", "True", "False", "True"]
+
+
+def test_threads_that_make_models_at_once_leave_plugins_to_others() -> None:
+    """Neither takes the other's stand-in for what was there before."""
+    program = """
+import sys, threading
+from orchestrator.imports import without_pydantic_plugins
+inside, begun = threading.Event(), threading.Event()
+def first():
+    with without_pydantic_plugins():
+        inside.set()
+        begun.wait()
+def second():
+    begun.set()
+    with without_pydantic_plugins():
+        one.join()
+one, two = threading.Thread(target=first), threading.Thread(target=second)
+one.start(); inside.wait(); two.start(); two.join()
+from pydantic.plugin import _loader
+print(hasattr(_loader, "__file__"))
+"""
+    finished = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
+    assert finished.stdout == "True\n"

@@ -154,3 +154,20 @@ def test_nothing_of_weight_zero_is_drawn() -> None:
     weights = torch.tensor([[0.0, 1.0, 0.0, 3.0, 0.0]]).expand(4, -1)
     noise = torch.tensor([0.0, 0.2499, 0.25, 1.0])[:, None]
     assert drawn(weights, noise).tolist() == [1, 1, 3, 3]
+
+
+def test_noise_of_a_row_does_not_depend_on_the_others() -> None:
+    """Also where another one is longer by hundreds of tokens."""
+
+    level, certain = torch.zeros(2, 1000), torch.eye(1000)[:2, None].expand(-1, DRAFTS + 1, -1)
+
+    def first_row(*lengths: int) -> tuple[list[int], list[int]]:
+        options, rows = [options_of({"max_new_tokens": length, "seed": 7}) for length in lengths], len(lengths)
+        choice = SpeculativeChoice(options, [[0, 1]] * rows, 1000, [], torch.device("cpu"))
+        choice.begin_drafts()
+        drafts = torch.stack([choice.draft(level[:rows]) for _ in range(DRAFTS)], dim=1)
+        choice.end_drafts()
+        tokens, _, _ = choice.verify(certain[:rows], drafts)
+        return drafts[0].tolist(), tokens[0].tolist()
+
+    assert first_row(10) == first_row(10, 300) == first_row(257)

@@ -73,6 +73,7 @@ SAID_BY_ITSELF = ("recipe", "delayed")
         ("--fp8-format hybrid --fp8-recipe mxfp8 --fp8-margin 2", "--fp8-margin", "no_effect"),
         ("--fp4-format e2m1 --fp8-margin 2", "--fp8-margin", "no_effect"),
         ("--fp4-recipe nvfp4", "--fp4-recipe", "no_effect"),
+        ("--fp4-format e2m1 --fp4-recipe custom --first-last-layers-bf16", "--first-last-layers-bf16", "no_effect"),
     ],
 )
 def test_what_else_is_said_of_them(flags: Flags, words: str, flag: str, outcome: str) -> None:

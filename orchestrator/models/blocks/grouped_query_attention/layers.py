@@ -25,8 +25,9 @@ class GroupedQueryConfig(TransformerConfig):
     """Lower scores by distance, with a slope for each head."""
     attention_logit_softcapping: float | None = None
     """Scores x become cap · tanh(x / cap)."""
-    qk_layernorm_scope: Literal["head", "projection"] = "head"
-    """What norms of queries and keys are over: each head by itself, or all heads together."""
+    qk_layernorm_scope: Literal["head", "per_head", "projection"] = "head"
+    """What norms of queries and keys are over: each head by itself, with the same weights for all or with its own, or
+    all heads together."""
     has_local_rotation: bool = False
     """Layers with a window have rotary frequencies of their own."""
     no_rotation_freq: int | None = None

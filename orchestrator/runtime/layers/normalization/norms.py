@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from megatron.core.transformer.transformer_config import TransformerConfig
 from torch.nn import functional
 
-from orchestrator.runtime.layers.config import LayerConfig
 from orchestrator.runtime.layers.parameter_attributes import mark_sequence_parallel
 
 
@@ -20,7 +20,7 @@ class Norm(torch.nn.Module):
     ranks; megatron-core's own fallback norm refuses sequence parallelism.
     """
 
-    def __init__(self, config: LayerConfig, hidden_size: int, eps: float = 1e-5, **unused: Any) -> None:
+    def __init__(self, config: TransformerConfig, hidden_size: int, eps: float = 1e-5, **unused: Any) -> None:
         super().__init__()
         self.eps = eps
         self.shape = (hidden_size,)
@@ -29,7 +29,8 @@ class Norm(torch.nn.Module):
         self.weight = torch.nn.Parameter(torch.ones(hidden_size, dtype=config.params_dtype))
         mark_sequence_parallel(self.weight, config)
         self.bias: torch.nn.Parameter | None = None
-        if not self.is_rms and config.norm_bias:
+        # A configuration that is only megatron-core's says nothing of it: a LayerNorm of its own always has one.
+        if not self.is_rms and getattr(config, "norm_bias", True):
             self.bias = torch.nn.Parameter(torch.zeros(hidden_size, dtype=config.params_dtype))
             mark_sequence_parallel(self.bias, config)
 

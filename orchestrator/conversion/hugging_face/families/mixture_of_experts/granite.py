@@ -15,7 +15,7 @@ from orchestrator.models.blocks.weights import Rule
 _LAYER = "model.layers.{n}."
 _SHARED = "moe_shared_expert_intermediate_size"
 _SHARED_WIDTH = "shared_intermediate_size"
-_PACKED = {
+_STACKED = {
     f"{MLP}router.weight": "router.layer.weight",
     f"{MLP}experts.experts.linear_fc1.weight": "input_linear.weight",
     f"{MLP}experts.experts.linear_fc2.weight": "output_linear.weight",
@@ -23,7 +23,7 @@ _PACKED = {
 
 
 def _stacked(rule: Rule) -> Rule:
-    name = _PACKED.get(rule.ours)
+    name = _STACKED.get(rule.ours)
     if name is None:
         return rule
     found = replace(rule, theirs=(f"{_LAYER}block_sparse_moe.{name}",), transform="same")
