@@ -8,8 +8,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from orchestrator.models.blocks import protocols
-from orchestrator.models.blocks import registry as blocks
+from orchestrator.models.blocks import block, protocols, registry
 from orchestrator.models.registry import FAMILIES
 
 _KINDS = {"architecture", "family"}
@@ -20,9 +19,9 @@ _OPTIONAL = {"vision", "lora", "num_experts", "moe_shared_expert_intermediate_si
 """Fields of a job that are None where it has no such part; each has a property that says whether it is there."""
 _CLASSES = {
     name
-    for module in (blocks, protocols)
+    for module in (block, registry, protocols)
     for name, value in vars(module).items()
-    if isinstance(value, type) and value.__module__ == module.__name__ and value is not blocks.Block
+    if isinstance(value, type) and value.__module__ == module.__name__ and value is not block.Block
 }
 """Of blocks, and of their parts. Every block is a `Block`, as parts of shell scripts and of reports are."""
 _WORDS = _KINDS | _OPTIONAL | _NAMES | _CLASSES
