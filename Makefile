@@ -2,7 +2,7 @@
 #
 # VENV=DIR   where the environment goes (.venv)
 # PYTHON=X   the Python to make it with (3.11 to 3.13; found by itself)
-# WORKERS=N  tests run side by side (3, on 2 cores: many wait for SLURM, browsers and servers)
+# WORKERS=N  tests run side by side (4, on 2 cores: many wait for SLURM, browsers and servers)
 # BASE=X     the commit that `make test-fast` compares with (origin/main)
 # PY=X       use this Python's environment as it is and install nothing, for example on a GPU host without network
 
@@ -14,7 +14,7 @@ SHELL := bash
 unexport PYTHONDONTWRITEBYTECODE
 
 VENV ?= .venv
-WORKERS ?= 3
+WORKERS ?= 4
 ifeq ($(origin PY),undefined)
 PY := $(VENV)/bin/python
 INSTALLED := $(VENV)/.installed

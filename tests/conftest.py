@@ -57,8 +57,10 @@ FIXED = {
     "TERM": "dumb",
     "TRANSFORMERS_OFFLINE": "1",
 }
-SLURM = Path(__file__).parent / "slurm"
+SLURM, SSH, BROWSER = (Path(__file__).parent / name for name in ("slurm", "ssh", "browser"))
 LONGEST = SLURM / "test_training.py"
+TOGETHER = (SLURM, SSH, BROWSER)
+"""Folders whose tests wait for much, or begin with what takes long: they come first, each on one worker."""
 
 
 BEGUN = pytest.StashKey[float]()
@@ -92,12 +94,12 @@ def pytest_collection() -> Generator[None, object, object]:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with what waits for SLURM, and go on with files that take long, so that no worker is left alone with one;
-    skip, with the reason, what this machine cannot run.
+    """Begin with what waits for SLURM and for other machines, and go on with files that take long, so that no worker is
+    left alone with one; skip, with the reason, what this machine cannot run.
     """
-    # Most of SLURM's minutes are its own periods: beside others from the start.
     long = {item.path for item in items if item.get_closest_marker("slow")}
-    items.sort(key=lambda item: (not item.path.is_relative_to(SLURM), item.path != LONGEST, item.path not in long))
+    # Most of SLURM's minutes are its own periods: beside others from the start.
+    items.sort(key=lambda item: (_folder_of(item.path), item.path != LONGEST, item.path not in long))
     needing_gpu = [item for item in items if item.get_closest_marker("gpu")]
     if needing_gpu and not _has_gpu():
         for item in needing_gpu:
@@ -111,14 +113,20 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 
 class ByFile(LoadFileScheduling):
-    """A file's tests go to one worker; those on SLURM, but for the longest file, all to one: so it starts the clusters
-    once, and does not wait for SLURM while others do.
+    """A file's tests go to one worker; those on SLURM, but for the longest file, all to one, and so do those on other
+    machines and those in a browser: what these need is started once, and no worker waits while others do.
     """
 
     def _split_scope(self, nodeid: str) -> str:
         file: str = super()._split_scope(nodeid)
         path = SLURM.parents[1] / file
-        return "slurm" if path.is_relative_to(SLURM) and path != LONGEST else file
+        place = _folder_of(path)
+        return file if place == len(TOGETHER) or path == LONGEST else TOGETHER[place].name
+
+
+def _folder_of(path: Path) -> int:
+    """Which of the folders that stay together it is in; a larger number for none."""
+    return next((place for place, folder in enumerate(TOGETHER) if path.is_relative_to(folder)), len(TOGETHER))
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -10,6 +10,7 @@ import pytest
 from support.faults import Ranks
 from support.shipped import SHIPPED
 
+from orchestrator.models.layers import layers
 from orchestrator.planning.parameters import parameters
 from orchestrator.planning.vocabulary import vocabulary
 from orchestrator.spec.job import JobSpec
@@ -32,15 +33,26 @@ def one_replica(path: Path) -> JobSpec:
 
 
 def of_preset(name: str) -> JobSpec:
-    """A preset as it is, on one rank."""
+    """A preset on one rank, with as many of its layers as have one of each kind; the others are like these."""
     model = {"preset": name, **({} if "vocab_size" in preset_text(name) else {"vocab_size": 30522})}
     sections = {
         **{"name": name, "model": model, "data": {"random_tokens": True}, "batch": {}},
         **{"optimizer": {"lr": 1e-4}, "schedule": {"train_iters": 1}},
     }
+    whole = load_text(json.dumps(sections)).job.model
+    kinds = layers(whole)
+    count = min(len(kinds), max(FEWEST, 1 + max(kinds.index(kind) for kind in kinds)))
+    by_layer = {
+        field: value[:count]
+        for field, value in whole
+        if isinstance(value, str | list | tuple) and len(value) == len(kinds) > count and field != "preset"
+    }
+    sections["model"] = {**model, "num_layers": count, **by_layer}
     return load_text(json.dumps(sections)).job
 
 
+FEWEST = 6
+"""Layers of a preset that are built at least."""
 PRESETS = {f"preset-{name}": of_preset(name) for name in preset_names()}
 MTP = {
     **{"num_layers": 4, "hidden_size": 32, "num_attention_heads": 4, "seq_length": 32, "vocab_size": 300},
