@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from functools import cache
 from typing import Any, Final, NamedTuple
 
 from orchestrator.errors import UserError
@@ -45,9 +46,13 @@ def layers(model: Any) -> tuple[Layer, ...]:
     """The blocks of each layer. A T5's two halves are models of their own to whom asks this."""
     if model.family.is_hybrid:  # a job that is not legal may have other letters
         return tuple((MIXERS.get(letter, MIXERS[_MLP]).block_of(model),) for letter in layer_pattern(model))
-    attention = attention_of(model)
+    return _of_transformer(attention_of(model), model.linear_attention_layers, model.moe_layers)
+
+
+@cache  # the tuner asks again for each layout
+def _of_transformer(attention: Block, are_linear: tuple[bool, ...], are_routed: tuple[bool, ...]) -> tuple[Layer, ...]:
     kinds = ((attention, MLP), (attention, EXPERTS)), ((GATED_DELTA_NET, MLP), (GATED_DELTA_NET, EXPERTS))
-    both = zip(model.linear_attention_layers, model.moe_layers, strict=False)  # of a job that is legal as many
+    both = zip(are_linear, are_routed, strict=False)  # of a job that is legal as many
     return tuple(kinds[is_linear][is_routed] for is_linear, is_routed in both)
 
 
