@@ -8,7 +8,7 @@ from collections import Counter
 from orchestrator.conversion.exportability import exported_as
 from orchestrator.kernel_selection.layers import WORTH
 from orchestrator.models.layers import MIXERS, layer_pattern
-from orchestrator.planning.checks.limits import partition_of
+from orchestrator.planning.checks.partition_limits import partition_of
 from orchestrator.planning.forecast import Forecast
 from orchestrator.planning.hardware.devices import computing_unit
 from orchestrator.planning.plan import Plan

@@ -14,7 +14,7 @@ from orchestrator.data.preparation import data_problems, survey_job
 from orchestrator.data.tasks.checks import task_problems
 from orchestrator.data.tokenizers.vocabulary import UNREADABLE_TOKENIZER
 from orchestrator.errors import Problem, SpecError
-from orchestrator.planning.checks.limits import what_is_refused
+from orchestrator.planning.checks.partition_limits import what_is_refused
 from orchestrator.planning.checks.plugin_checks import plugin_problems
 from orchestrator.planning.forecast import Forecast, forecast
 from orchestrator.planning.plan import Plan, make_plan

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from orchestrator.cluster_profiles import read_profile, unknown_profile
 from orchestrator.errors import Location, Problem, SpecError, UserError
 from orchestrator.fields.refusals import Unavailable
-from orchestrator.planning.checks.limits import what_is_refused
+from orchestrator.planning.checks.partition_limits import what_is_refused
 from orchestrator.planning.hardware.devices import device_named
 from orchestrator.profile_files import is_file_name, profile_file
 from orchestrator.spec.cluster import ClusterSpec

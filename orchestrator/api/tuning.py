@@ -9,7 +9,7 @@ from orchestrator.api.planned_job import profile_named, vocabulary_size_of
 from orchestrator.api.targets import GPU_OPTION, TargetOptions
 from orchestrator.errors import SpecError, UserError
 from orchestrator.kernel_selection.layers import layers_there
-from orchestrator.planning.checks.limits import partition_of, what_is_refused
+from orchestrator.planning.checks.partition_limits import partition_of, what_is_refused
 from orchestrator.planning.estimates import machine_of
 from orchestrator.planning.hardware import DeviceChoice, device_of
 from orchestrator.planning.memory import capacity

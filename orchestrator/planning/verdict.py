@@ -12,7 +12,8 @@ from orchestrator.errors import Problem
 from orchestrator.kernel_selection.cuda_connections import CONNECTIONS, device_connections
 from orchestrator.models.blocks.experts.upcycling import granularity
 from orchestrator.planning.checks.checkpoint_room import room_for_checkpoints
-from orchestrator.planning.checks.limits import what_is_refused
+from orchestrator.planning.checks.device_support import unsupported_formats
+from orchestrator.planning.checks.partition_limits import what_is_refused
 from orchestrator.planning.checks.preflight_checks import (
     cache_is_unwritable,
     kernels_are_missing,
@@ -90,8 +91,7 @@ def judge(
         stops=(
             *found,
             *_data_stops(plan, said),
-            *_cannot_multiply(plan, forecast),
-            *_cannot_scale_blocks(plan, forecast),
+            *unsupported_formats(plan.job, forecast),
             *_does_not_fit(plan, forecast, cluster),
         ),
         warnings=tuple(each for each in warnings if each.message not in said),
@@ -110,35 +110,6 @@ def _data_stops(plan: Plan, said: Container[str]) -> Iterator[Problem]:
     for text in plan.blend.stops:
         if text not in said:
             yield Problem(text, _DATA, code="data")
-
-
-def _cannot_multiply(plan: Plan, forecast: Forecast) -> Iterator[Problem]:
-    """FP8 is of Ada's, Hopper's and later GPUs, MXFP8 and NVFP4 of Blackwell's; what is only assumed has them."""
-    device, narrow = forecast.device, plan.job.precision.quantization
-    if narrow is None or forecast.choice.is_assumed:
-        return
-    if narrow.is_microscaled:
-        if not device.has_microscaling:
-            message = f"{device.name} does not multiply in {narrow.number_format.upper()}"
-            hint = "use a B200, GB200 or B300, write fp8 with another recipe, or leave it out"
-            paths = (f"precision.{narrow.field}.recipe", "launch.gpu")
-            yield Problem(message, paths, hint, code="gpu_without_microscaling")
-        return
-    if "fp8" in device.peak_flops:
-        return
-    message = f"{device.name} does not multiply in FP8"
-    hint = "leave out precision.fp8, or use an Ada, Hopper or newer GPU"
-    yield Problem(message, ("precision.fp8", "launch.gpu"), hint, code="gpu_without_fp8")
-
-
-def _cannot_scale_blocks(plan: Plan, forecast: Forecast) -> Iterator[Problem]:
-    """Transformer Engine has blockwise scaling for Hopper's and later GPUs."""
-    device, fp8 = forecast.device, plan.job.precision.fp8
-    if fp8 is None or fp8.recipe != "blockwise" or device.generation != "Ada" or forecast.choice.is_assumed:
-        return
-    message = f"{device.name}, an Ada GPU, only supports scaling whole tensors"
-    hint = "write delayed or tensorwise"
-    yield Problem(message, ("precision.fp8.recipe", "launch.gpu"), hint, code="gpu_without_fp8_recipe")
 
 
 def too_large(forecast: Forecast) -> list[Problem]:

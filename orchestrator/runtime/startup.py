@@ -29,13 +29,13 @@ from orchestrator.run_directory.rundir import RunDir
 from orchestrator.runtime import megatron_compat
 from orchestrator.runtime.batches import RandomTokens
 from orchestrator.runtime.checkpointing.checkpointer import Checkpointer
-from orchestrator.runtime.checkpointing.layouts import layout
+from orchestrator.runtime.checkpointing.parallel_layout import layout
 from orchestrator.runtime.checkpointing.restoration import Restored, restore
 from orchestrator.runtime.families.registry import family_of
 from orchestrator.runtime.graphs import CapturedPasses, choose_graphs
 from orchestrator.runtime.layers.attention.flash_availability import choose_attention
 from orchestrator.runtime.layers.experts import multiply_in_one_kernel
-from orchestrator.runtime.layers.implementation import choose_layers
+from orchestrator.runtime.layers.layer_backend import choose_layers
 from orchestrator.runtime.layers.transformer_engine.quantization import require_products
 from orchestrator.runtime.layers.transformer_engine.tensor_overlap import begin_overlap
 from orchestrator.runtime.network.auxiliary_losses import AuxiliaryLosses, auxiliary_losses

@@ -11,8 +11,8 @@ from typing import Any
 import torch
 
 from orchestrator.inference.generation.decoding import Step
+from orchestrator.inference.generation.draft_verification import SpeculativeChoice
 from orchestrator.inference.generation.self_drafting import SelfDraftingRunner
-from orchestrator.inference.generation.speculative_sampling import SpeculativeChoice
 from orchestrator.inference.network import Network
 from orchestrator.inference.requests import Request
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from orchestrator.planning.checks.limits import what_is_refused
+from orchestrator.planning.checks.partition_limits import what_is_refused
 from orchestrator.planning.forecast import Forecast, estimated
 from orchestrator.planning.memory import Memory
 from orchestrator.planning.memory.fit import TIGHT

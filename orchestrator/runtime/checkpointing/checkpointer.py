@@ -38,7 +38,7 @@ from orchestrator.run_directory.rundir import write_atomically
 from orchestrator.runtime import megatron_compat
 from orchestrator.runtime.checkpointing.checkpoint_reader import load, shared
 from orchestrator.runtime.checkpointing.exports import Exports
-from orchestrator.runtime.checkpointing.layouts import layout
+from orchestrator.runtime.checkpointing.parallel_layout import layout
 from orchestrator.runtime.checkpointing.staging import Removals, draft_of, drafts_beside, put_in_place
 from orchestrator.runtime.host_copies import HostCopies
 from orchestrator.runtime.processes.process_groups import rng_state, set_rng_state

@@ -15,7 +15,7 @@ from torch.nn import functional
 from orchestrator.planning.vocabulary import Vocabulary
 from orchestrator.runtime.families.base import virtual_stage
 from orchestrator.runtime.families.token_losses import token_losses
-from orchestrator.runtime.layers.implementation import block_spec_function, encoder_attention
+from orchestrator.runtime.layers.layer_backend import block_spec_function, encoder_attention
 from orchestrator.runtime.layers.normalization.post_norms import normalise_behind, normalise_embedding
 from orchestrator.runtime.processes.process_groups import Ranks
 from orchestrator.runtime.steps.base import TrainStep

@@ -18,7 +18,7 @@ from orchestrator.runtime.families.base import virtual_stage
 from orchestrator.runtime.families.token_losses import token_losses
 from orchestrator.runtime.layers.attention.frequencies import local_rotation, scaled_frequencies
 from orchestrator.runtime.layers.embedding import mark_only_looked_up
-from orchestrator.runtime.layers.implementation import block_spec_function
+from orchestrator.runtime.layers.layer_backend import block_spec_function
 from orchestrator.runtime.layers.weight_gradient import accumulate, add_product
 from orchestrator.runtime.processes.process_groups import (
     Ranks,

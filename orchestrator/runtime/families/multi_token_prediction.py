@@ -18,7 +18,7 @@ from orchestrator.models.blocks.multi_token_prediction.layers import prediction_
 from orchestrator.planning.vocabulary import Vocabulary
 from orchestrator.runtime.families.base import virtual_stage
 from orchestrator.runtime.families.gpt import GPT, decoder
-from orchestrator.runtime.layers.implementation import block_spec_function, column_and_norm
+from orchestrator.runtime.layers.layer_backend import block_spec_function, column_and_norm
 from orchestrator.runtime.processes.context_parallel import over_the_sequence
 from orchestrator.runtime.processes.process_groups import Ranks
 from orchestrator.runtime.steps.gpt import NextToken

@@ -13,7 +13,7 @@ from orchestrator.runtime.families.gpt import GPT, decoder
 from orchestrator.runtime.layers.config import LayerConfig
 from orchestrator.runtime.layers.images.embeddings import place
 from orchestrator.runtime.layers.images.encoder import ImageEncoder
-from orchestrator.runtime.layers.implementation import block_spec_function
+from orchestrator.runtime.layers.layer_backend import block_spec_function
 from orchestrator.runtime.processes.process_groups import Ranks, get_tensor_model_parallel_rank
 from orchestrator.runtime.steps.vision import NextTokenAfterImages
 from orchestrator.spec.job import JobSpec

@@ -25,7 +25,7 @@ from orchestrator.models.blocks.block import Block
 from orchestrator.models.blocks.registry import MLP, STATE_SPACE
 from orchestrator.models.blocks.state_space.layers import go_on
 from orchestrator.models.layers import Layer
-from orchestrator.runtime.layers.implementation import block_spec_function
+from orchestrator.runtime.layers.layer_backend import block_spec_function
 from orchestrator.runtime.layers.normalization.norms import Norm
 from orchestrator.spec.sections.runtime import Layers
 

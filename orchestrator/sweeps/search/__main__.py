@@ -12,7 +12,7 @@ os.environ.setdefault("SUBMITIT_PREEMPT_SIGNAL", "USR1")
 
 from orchestrator.cluster_profiles import load_profile
 from orchestrator.errors import OrchestratorError, UserError
-from orchestrator.planning.checks.limits import what_is_refused
+from orchestrator.planning.checks.partition_limits import what_is_refused
 from orchestrator.planning.forecast import forecast
 from orchestrator.planning.verdict import too_large
 from orchestrator.safe_path import RUNTIME_MODULE

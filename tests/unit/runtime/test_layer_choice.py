@@ -16,7 +16,7 @@ from support.reference_times import PADDED_VOCAB, job_of
 from support.training import layout, tiny_job
 
 from orchestrator.errors import MissingDependency
-from orchestrator.runtime.layers.implementation import choose_layers
+from orchestrator.runtime.layers.layer_backend import choose_layers
 from orchestrator.runtime.layers.transformer_engine import availability as engine_module
 from orchestrator.runtime.processes.device import Device
 from orchestrator.runtime.processes.process_groups import Ranks

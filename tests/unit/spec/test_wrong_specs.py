@@ -25,7 +25,7 @@ from support.problems import codes, problems_of
 from orchestrator.cluster_profiles import load_profile
 from orchestrator.data.tasks.checks import task_problems
 from orchestrator.errors import Problem, render_problem
-from orchestrator.planning.checks.limits import what_is_refused
+from orchestrator.planning.checks.partition_limits import what_is_refused
 from orchestrator.planning.forecast import forecast
 from orchestrator.planning.plan import make_plan
 from orchestrator.planning.verdict import judge
@@ -40,7 +40,7 @@ from orchestrator.spec.sections.task import TaskSpec
 from orchestrator.spec.yaml.reader import read_text
 from orchestrator.sweeps.loading import load_sweep
 from tests.unit import test_cluster_profiles as test_profiles
-from tests.unit.planning import test_adapters, test_hyperparameters, test_limits, test_plan
+from tests.unit.planning import test_adapters, test_hyperparameters, test_partition_limits, test_plan
 from tests.unit.planning.conftest import build_job
 from tests.unit.spec import (
     test_attention_backend,
@@ -113,8 +113,8 @@ def small_jobs() -> Iterator[Problem]:
     """Of the small job under overrides, and on a cluster."""
     for overrides in SMALL_JOBS:
         yield from problems_of(partial(load_text, SMALL, overrides=overrides))
-    for launch, profile, _ in test_limits.REFUSED:
-        yield from what_is_refused(test_limits.job(**launch), test_limits.cluster(**profile))
+    for launch, profile, _ in test_partition_limits.REFUSED:
+        yield from what_is_refused(test_partition_limits.job(**launch), test_partition_limits.cluster(**profile))
     for schedule, _ in test_hyperparameters.UNDER_A_RAMP:
         yield from check(test_hyperparameters.under_a_ramp(schedule))
     for sections, _ in (*test_hyperparameters.WRONG, *test_adapters.REFUSED):

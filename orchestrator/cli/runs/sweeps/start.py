@@ -24,7 +24,7 @@ from orchestrator.launch.notifications.process import tell_of_withdrawn
 from orchestrator.launch.processes.stop_request import request_stop
 from orchestrator.launch.runs import add_generation
 from orchestrator.launch.start_checks import check_installed
-from orchestrator.planning.checks.limits import what_is_refused
+from orchestrator.planning.checks.partition_limits import what_is_refused
 from orchestrator.planning.checks.plugin_checks import plugin_problems
 from orchestrator.planning.forecast import forecast
 from orchestrator.planning.plan import Plan, make_plan

@@ -25,7 +25,7 @@ from orchestrator.models.blocks.mlp.layers import quick_gelu
 from orchestrator.runtime.layers.attention.masked import MaskedAttention
 from orchestrator.runtime.layers.config import LayerConfig, defaults_beyond_megatron
 from orchestrator.runtime.layers.gelu import gelu
-from orchestrator.runtime.layers.implementation import block_spec_function
+from orchestrator.runtime.layers.layer_backend import block_spec_function
 from orchestrator.runtime.layers.normalization.norms import Norm
 from orchestrator.spec.sections.runtime import Layers
 from orchestrator.spec.vision import COLOUR_DEVIATION, COLOUR_MEAN, VisionSpec

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from orchestrator.inference.generation.speculative_sampling import SpeculativeChoice, drawn
+from orchestrator.inference.generation.draft_verification import SpeculativeChoice, drawn
 from orchestrator.spec.generation import options_of
 
 VOCAB, DRAFTS, LENGTH, ROWS = 4, 2, 3, 6000

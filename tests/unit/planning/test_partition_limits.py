@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.problems import codes
 
-from orchestrator.planning.checks.limits import what_is_refused
+from orchestrator.planning.checks.partition_limits import what_is_refused
 from orchestrator.spec.cluster import ClusterSpec
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import load_text
