@@ -139,7 +139,7 @@ def check_drafts(model: ModelSpec, count: int, label: str) -> None:
     if not 0 <= count <= layers:
         raise UserError(
             f"num_speculative_tokens is {count}, and each of them needs a layer of multi-token prediction, of which "
-            f"{label} has {layers}: at most {layers}",
+            f"{label} has {layers}: write 0 to {layers}",
             code="too_few_draft_layers",
         )
 

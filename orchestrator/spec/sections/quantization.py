@@ -1,5 +1,6 @@
 """Matrix products in 8-bit and 4-bit floating point (Transformer Engine)."""
 
+from abc import abstractmethod
 from collections.abc import Mapping
 from typing import Annotated, Literal
 
@@ -24,19 +25,19 @@ class Quantization(Section):
         return max(layers - sum(self.ends_in_bf16), 0) / layers
 
     @property
+    @abstractmethod
     def ends_in_bf16(self) -> tuple[int, int]:
         """First and last layers that compute in bf16."""
-        raise NotImplementedError
 
     @property
+    @abstractmethod
     def field(self) -> str:
         """Which field of `precision` it is."""
-        raise NotImplementedError
 
     @property
+    @abstractmethod
     def number_format(self) -> NumberFormat:
         """What is multiplied."""
-        raise NotImplementedError
 
     @property
     def is_microscaled(self) -> bool:

@@ -21,5 +21,6 @@ with staying():
     except ImportError:  # a version that cannot do without one of them is slower, and works
         importlib.import_module(_STORE)
 
-# A database that is away is asked once, not for 100 s: the follower tries again by itself, as with a server.
-importlib.import_module("mlflow.store.db.utils").MAX_RETRY_COUNT = 1  # type: ignore[attr-defined]
+# A database that is away is asked once, not for 100 s: the follower tries again by itself, as with a server. MLflow has
+# a variable for a server's retries (environment.py), and none for a database's.
+vars(importlib.import_module("mlflow.store.db.utils"))["MAX_RETRY_COUNT"] = 1
