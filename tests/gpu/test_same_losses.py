@@ -10,12 +10,11 @@ from __future__ import annotations
 
 import os
 import statistics
-import sysconfig
 from pathlib import Path
 
 import pytest
 from support.faults import Ranks
-from support.fixtures import tokenize
+from support.fixtures import standard_library
 from support.flash import needs_flash
 from support.measured import Measured, Meter, needs_gpus, needs_memory
 from support.peer import ROWS, peer_meter
@@ -27,8 +26,6 @@ from orchestrator.spec.loading import load_job
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(590)]
 
-PACKAGES = ("asyncio", "email", "multiprocessing", "unittest", "xml")
-"""Of Python's standard library, as bytes: about as many tokens as the row of one GPU reads."""
 STEPS, LAST = 100, 10
 FIRST_APART, LAST_APART = {"1.7b-fp8": 5e-3}, {"1.7b-fp8": 0.01}
 _FIRST, _LAST = 5e-4, 0.005
@@ -110,8 +107,7 @@ def text(folder: Path) -> str:
     prefix = folder / "library"
     if prefix.with_suffix(".idx").exists():
         return str(prefix)
-    library = Path(sysconfig.get_path("stdlib"))
-    return tokenize([library / package for package in PACKAGES], prefix, "--append-eod")
+    return standard_library(prefix)
 
 
 @pytest.fixture(scope="module")
