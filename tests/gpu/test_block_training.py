@@ -1,6 +1,9 @@
 """Blocks of newer models on several GPUs: a hundred steps on text, in bf16, end where one GPU ends.
 
-How far rounding alone takes such a training is measured beside it: one GPU with micro-batches of half the size.
+How far rounding alone takes such a training is measured beside it: one GPU with micro-batches of half the size. What is
+measured is kept in $MEASURED, and the same call again goes on where the last one ended:
+
+    MEASURED=runs/measured python -m pytest tests/gpu/test_block_training.py -s
 """
 
 from __future__ import annotations
@@ -9,7 +12,6 @@ import statistics
 from typing import Any
 
 import pytest
-from support.fixtures import standard_library
 from support.measured import Measured, Meter, asked_of, gpu_count, needs_gpus
 from support.training import four_layer_job, layout
 
@@ -97,15 +99,15 @@ def jobs(text: str) -> list[JobSpec]:
 
 
 @pytest.fixture(scope="module")
-def trained(
-    request: pytest.FixtureRequest, trainer: Meter, tmp_path_factory: pytest.TempPathFactory
-) -> dict[str, Measured]:
+def trained(request: pytest.FixtureRequest, meter: Meter, text: str) -> dict[str, Measured]:
     """What this session asks for and this machine can run, by the jobs' names: by the same few processes."""
-    text = standard_library(tmp_path_factory.mktemp("text") / "library")
     asked = {(shape, name) for shape, name in asked_of(request, "shape", "name")}
     asked |= {(shape, name) for shape, _ in asked for name in (ONE, HALVED)}
-    every = (shape_job(shape, name, text) for shape, name in sorted(asked))
-    return trainer.measure_all(job for job in every if job.world_size <= gpu_count())
+    wanted = [
+        job for job in (shape_job(shape, name, text) for shape, name in sorted(asked)) if job.world_size <= gpu_count()
+    ]
+    meter.measure_all(wanted)
+    return {job.name: meter.measure(job) for job in wanted}
 
 
 def last(found: Measured) -> float:

@@ -70,11 +70,14 @@ def test_each_expert(splits: list[int], together: str, monkeypatch: pytest.Monke
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("adds", [True, False])
 @pytest.mark.parametrize(("inputs", "outputs"), [(INPUTS, OUTPUTS), (264, 1000)])
+@pytest.mark.parametrize("tiling", ["LARGE", "SMALL"])
 @pytest.mark.parametrize("splits", SPLITS.values(), ids=SPLITS)
-def test_weight_gradients(splits: list[int], inputs: int, outputs: int, adds: bool, dtype: torch.dtype) -> None:
+def test_weight_gradients(
+    splits: list[int], tiling: str, inputs: int, outputs: int, adds: bool, dtype: torch.dtype
+) -> None:
     """Each expert's buffer gets its own sum, and nothing behind it is touched."""
     needs_gpus(1, "torch")
-    add_products = kernels("grouped_weight_gradient", "this test").add_products
+    kernel = kernels("grouped_weight_gradient", "this test")
     torch.manual_seed(1)
     tokens, of_output = (torch.randn(sum(splits), width, **IN_BF16) for width in (inputs, outputs))
     storage = torch.randn(len(splits) * (outputs * inputs + 8), device="cuda").to(dtype)
@@ -83,7 +86,8 @@ def test_weight_gradients(splits: list[int], inputs: int, outputs: int, adds: bo
         [each[: outputs * inputs].view(outputs, inputs) for each in whole.chunk(len(splits))]
         for whole in (storage, before)
     )
-    of_bias = add_products(tokens, of_output, buffers, splits, adds=adds, with_bias=True)
+    options = {"adds": adds, "with_bias": True, "tiling": getattr(kernel, tiling)}
+    of_bias = kernel.add_products(tokens, of_output, buffers, splits, **options)
     parts = zip(buffers, earlier, of_bias, tokens.split(splits), of_output.split(splits), strict=True)
     for buffer, old, bias, rows, of in parts:
         wanted = of.float().t() @ rows.float() + (old.float() if adds else 0)

@@ -56,7 +56,9 @@ def tokenized(package: str, prefix: Path, *options: str) -> str:
 
 
 def standard_library(prefix: Path) -> str:
-    """Make an indexed data set of some of Python's standard library, as bytes: 5 million tokens; its prefix."""
+    """Make an indexed data set of some of Python's standard library, as bytes, unless it is there; its prefix."""
+    if prefix.with_suffix(".idx").exists():
+        return str(prefix)
     library = Path(sysconfig.get_path("stdlib"))
     return tokenize([library / package for package in PACKAGES], prefix, "--append-eod")
 
