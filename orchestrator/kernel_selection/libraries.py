@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import re
 import sys
 from collections.abc import Iterable
 from contextlib import suppress
@@ -14,9 +13,6 @@ from orchestrator.spec.job import JobSpec
 
 _OF_STATE_SPACE = {"mamba_ssm": "mamba-ssm", "causal_conv1d": "causal-conv1d", "einops": "einops"}
 EXTRA = "megatron-orchestrator[mamba]"
-_HOPPER = 9
-_WRONG_TRITON = (3, 4), (3, 7, 1)
-"""From which version to which Triton compiles fla's gradients wrongly for Hopper, so that fla refuses (its issue 640)."""
 FLASH = "flash-attn-4"
 """The package of FlashAttention 4."""
 
@@ -48,20 +44,6 @@ def has_flash() -> bool:
 def is_engine_installed() -> bool:
     """Whether Transformer Engine is here; it is not imported."""
     return importlib.util.find_spec("transformer_engine") is not None
-
-
-def fla_trouble(capability: tuple[int, int]) -> str | None:
-    """Why a GPU of this compute capability does not compute linear attention with fla's kernels, as the rest of a
-    sentence; None where it does. Nothing is imported.
-    """
-    if importlib.util.find_spec("fla") is None:
-        return "flash-linear-attention is not installed"
-    if capability[0] != _HOPPER or importlib.util.find_spec("tilelang") is not None:
-        return None
-    triton = versions_of(["triton"]).get("triton")
-    if triton is None or not _WRONG_TRITON[0] <= tuple(map(int, re.findall(r"\d+", triton)[:3])) < _WRONG_TRITON[1]:
-        return None
-    return f"Triton {triton} computes their gradients wrongly on Hopper GPUs: install triton 3.7.1, or tilelang"
 
 
 def libraries_missing(job: JobSpec) -> list[str]:

@@ -17,8 +17,8 @@ from megatron.core.transformer.utils import make_sharded_tensors_for_checkpoint,
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
-from orchestrator.kernel_selection.libraries import fla_trouble
 from orchestrator.models.blocks.base import LayerSetup, LayerTools
+from orchestrator.models.blocks.gated_delta_net.libraries import fla_trouble
 from orchestrator.models.blocks.gated_delta_net.matrices import convolved_width, projected_width, value_width
 from orchestrator.models.blocks.gated_delta_net.memory import CHUNK
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from support.this_machine import Libraries
+from support.this_machine import Libraries, libraries
 
-from orchestrator.kernel_selection.libraries import fla_trouble
+from orchestrator.models.blocks.gated_delta_net.libraries import fla_trouble
+
+__all__ = ["libraries"]
 
 HOPPER, AMPERE, BLACKWELL = (9, 0), (8, 0), (10, 0)
 
