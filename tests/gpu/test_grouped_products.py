@@ -70,7 +70,7 @@ def test_each_expert(splits: list[int], together: str, monkeypatch: pytest.Monke
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("adds", [True, False])
 @pytest.mark.parametrize(("inputs", "outputs"), [(INPUTS, OUTPUTS), (264, 1000)])
-@pytest.mark.parametrize("tiling", ["LARGE", "SMALL"])
+@pytest.mark.parametrize("tiling", ["WIDE", "TALL", "SMALL"])
 @pytest.mark.parametrize("splits", SPLITS.values(), ids=SPLITS)
 def test_weight_gradients(
     splits: list[int], tiling: str, inputs: int, outputs: int, adds: bool, dtype: torch.dtype
@@ -97,7 +97,7 @@ def test_weight_gradients(
         assert torch.equal(whole[-8:], old[-8:])
 
 
-@pytest.mark.parametrize("tiling", ["LARGE", "SMALL"])
+@pytest.mark.parametrize("tiling", ["WIDE", "TALL", "SMALL"])
 @pytest.mark.parametrize(("inputs", "outputs"), [(INPUTS, OUTPUTS), (264, 1000)])
 @pytest.mark.parametrize("splits", SPLITS.values(), ids=SPLITS)
 def test_outputs_and_gradients_of_tokens(splits: list[int], tiling: str, inputs: int, outputs: int) -> None:
