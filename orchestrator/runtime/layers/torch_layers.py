@@ -8,6 +8,7 @@ import torch
 from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
 from megatron.core.tensor_parallel import ColumnParallelLinear, RowParallelLinear
 from megatron.core.transformer.enums import AttnMaskType
+from megatron.core.transformer.spec_utils import ModuleSpec
 from megatron.core.transformer.transformer_block import TransformerBlockSubmodules
 from torch.nn import functional
 
@@ -15,7 +16,7 @@ from orchestrator.models.blocks.base import LayerTools
 from orchestrator.models.blocks.registry import mixer_named
 from orchestrator.runtime.layers.attention.core import CoreAttention
 from orchestrator.runtime.layers.attention.flash import FlashAttention, FlashAttentionApart
-from orchestrator.runtime.layers.attention.masked import MaskedAttention
+from orchestrator.runtime.layers.attention.masked import MaskedAttention, WindowMasks
 from orchestrator.runtime.layers.attention.rotation import rotating_attention
 from orchestrator.runtime.layers.attention.scores import (
     alibi_slopes,
@@ -124,9 +125,9 @@ def column_and_norm() -> tuple[Any, Any]:
     return ColumnParallelLinear, Norm
 
 
-def encoder_attention() -> type[MaskedAttention]:
-    """Attention to all tokens but padding."""
-    return MaskedAttention
+def encoder_attention() -> ModuleSpec:
+    """Attention to all tokens but padding, or to those in a window, for the layers of one model chunk."""
+    return ModuleSpec(module=MaskedAttention, params={"masks": WindowMasks()})
 
 
 def _layer_spec(config: LayerConfig, kind: LayerKind) -> Any:

@@ -104,8 +104,8 @@ class GroupedQueryAttentionSpec(Section):
     sliding_window: Annotated[
         Positive | None, resume.LOGIC, AlsoCalled(window_size="(one more: it counts the token itself)")
     ] = None
-    """Tokens that a token attends to: itself and those just before it. All by default. (Megatron's `window_size` does
-    not count the token itself.)"""
+    """Tokens that a token attends to: itself and those just before it; in a BERT as many after it too. All by default.
+    (Megatron's `window_size` does not count the token itself.)"""
     window_attn_skip_freq: Annotated[
         Positive | list[Literal[0, 1]] | None, resume.same_or(lambda job: job.model.windowed_layers, resume.LOGIC)
     ] = None
@@ -187,6 +187,14 @@ class GroupedQueryAttentionSpec(Section):
         if isinstance(skip, list):
             return tuple(bool(each) for each in skip)
         return tuple(skip is None or number % skip != 0 for number in numbers)
+
+    @property
+    def window_size(self: "Fields") -> tuple[int, int] | None:
+        """Tokens before a token, and after it, that it attends to in layers with a window, as Megatron-LM counts."""
+        if self.sliding_window is None:
+            return None
+        beside = self.sliding_window - 1
+        return (beside, 0) if self.family.is_decoder_only else (beside, beside)
 
     @property
     def has_sinks(self) -> bool:

@@ -53,7 +53,9 @@ class GroupedQueryConfig(TransformerConfig):
         return int(self.has_local_rotation and self.window_of(layer_number) is not None)
 
     def window_of(self, layer_number: int) -> int | None:
-        """Tokens that a token attends to in a layer, itself included; None for all. Layers count from 1."""
+        """Tokens that a token attends to in a layer, itself and those before it, and of an encoder as many after it;
+        None for all. Layers count from 1.
+        """
         windowed = is_layer_window_attention(self.window_size, self.window_attn_skip_freq, layer_number)
         return self.window_size[0] + 1 if windowed else None
 
@@ -75,7 +77,7 @@ def settings(model: GroupedQueryFields, setup: LayerSetup) -> dict[str, Any]:
         "softmax_type": model.softmax_type,
         "alibi": model.position_embedding_type == "alibi",
         "attention_logit_softcapping": model.attention_logit_softcapping,
-        "window_size": None if model.sliding_window is None else (model.sliding_window - 1, 0),
+        "window_size": model.window_size,
         "window_attn_skip_freq": model.window_attn_skip_freq,
         "has_local_rotation": model.rotary_base_local is not None,
         "no_rotation_freq": model.no_rope_freq,

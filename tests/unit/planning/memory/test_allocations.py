@@ -77,6 +77,8 @@ LAYERS: dict[str, dict[str, Any]] = {
     "swiglu": {"model": {"activation": "swiglu"}},
     "swiglu, biases": {"model": {"activation": "swiglu", "add_bias_linear": True}},
     "geglu": {"model": {"activation": "geglu"}},
+    "exact geglu": {"model": {"activation": "geglu_exact"}},
+    "exact geglu in fp32": {"model": {"activation": "geglu_exact"}, "precision": {"dtype": "fp32"}},
     "relu": {"model": {"activation": "relu"}},
     "relu, biases": {"model": {"activation": "relu", "add_bias_linear": True}},
     "squared relu": {"model": {"activation": "squared_relu"}},
@@ -186,7 +188,7 @@ LAYERS: dict[str, dict[str, Any]] = {
 }
 WITH_EXPERTS: dict[str, dict[str, Any]] = {
     f"experts, {activation}": {"model": {**EXPERTS, **SHARED, "activation": activation}}
-    for activation in ("gelu", "relu", "squared_relu", "swiglu", "geglu", "quick_geglu")
+    for activation in ("gelu", "relu", "squared_relu", "swiglu", "geglu", "geglu_exact", "quick_geglu")
 }
 WITH_EXPERTS["experts with biases, clamped"] = {"model": {**EXPERTS, **QUICK, "add_bias_linear": True}}
 WITH_EXPERTS["experts, gated"] = {"model": {**EXPERTS, **SHARED, "moe_shared_expert_gate": True}}
