@@ -44,6 +44,10 @@ BERT = {
     **{"vocab_size": VOCAB, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4},
     **{"intermediate_size": 48, "max_position_embeddings": 32},
 }
+MODERNBERT = {
+    **{**BERT, "num_hidden_layers": 4, "pad_token_id": None, "architectures": ["ModernBertForMaskedLM"]},
+    "hidden_activation": "gelu",
+}
 T5 = {
     **{"vocab_size": VOCAB, "d_model": 32, "num_layers": 2, "num_decoder_layers": 3, "num_heads": 4, "d_kv": 16},
     **{"d_ff": 48, "relative_attention_max_distance": 20},
@@ -235,6 +239,16 @@ def configurations() -> dict[str, Any]:
         "bert-untied": transformers.BertConfig(**BERT, tie_word_embeddings=False),
         "roberta": transformers.RobertaConfig(**BERT, type_vocab_size=1, pad_token_id=2),
         "roberta-untied": transformers.RobertaConfig(**BERT, tie_word_embeddings=False, pad_token_id=2),
+        "modernbert": transformers.ModernBertConfig(**MODERNBERT, local_attention=6),
+        "modernbert-biases": transformers.ModernBertConfig(
+            **{**MODERNBERT, "local_attention": 9, "tie_word_embeddings": False, "hidden_activation": "silu"},
+            **dict.fromkeys(("attention_bias", "mlp_bias", "norm_bias", "classifier_bias"), True),
+            layer_types=["sliding_attention", "sliding_attention", "full_attention", "sliding_attention"],
+            rope_parameters={
+                "full_attention": {"rope_type": "linear", "rope_theta": 500.0, "factor": 2.0},
+                "sliding_attention": {"rope_type": "default", "rope_theta": 100.0},
+            },
+        ),
         "t5": transformers.T5Config(**T5),
         "t5-v1.1": transformers.T5Config(**T5, feed_forward_proj="gated-gelu", tie_word_embeddings=False),
         "mt5": transformers.MT5Config(**T5),
