@@ -239,16 +239,6 @@ def configurations() -> dict[str, Any]:
         "bert-untied": transformers.BertConfig(**BERT, tie_word_embeddings=False),
         "roberta": transformers.RobertaConfig(**BERT, type_vocab_size=1, pad_token_id=2),
         "roberta-untied": transformers.RobertaConfig(**BERT, tie_word_embeddings=False, pad_token_id=2),
-        "modernbert": transformers.ModernBertConfig(**MODERNBERT, local_attention=6),
-        "modernbert-biases": transformers.ModernBertConfig(
-            **{**MODERNBERT, "local_attention": 9, "tie_word_embeddings": False, "hidden_activation": "silu"},
-            **dict.fromkeys(("attention_bias", "mlp_bias", "norm_bias", "classifier_bias"), True),
-            layer_types=["sliding_attention", "sliding_attention", "full_attention", "sliding_attention"],
-            rope_parameters={
-                "full_attention": {"rope_type": "linear", "rope_theta": 500.0, "factor": 2.0},
-                "sliding_attention": {"rope_type": "default", "rope_theta": 100.0},
-            },
-        ),
         "t5": transformers.T5Config(**T5),
         "t5-v1.1": transformers.T5Config(**T5, feed_forward_proj="gated-gelu", tie_word_embeddings=False),
         "mt5": transformers.MT5Config(**T5),
@@ -267,6 +257,16 @@ def configurations() -> dict[str, Any]:
             **{**SIZES, "num_hidden_layers": 4, "num_key_value_heads": 4},
             **{**FEW_EXPERTS, **DELTA, "shared_expert_intermediate_size": 24, "norm_topk_prob": False},
             layer_types=[f"{kind}_attention" for kind in ("full", "linear", "linear", "full")],
+        ),
+        "modernbert": transformers.ModernBertConfig(**MODERNBERT, local_attention=6),
+        "modernbert-biases": transformers.ModernBertConfig(
+            **{**MODERNBERT, "local_attention": 9, "tie_word_embeddings": False, "hidden_activation": "silu"},
+            **dict.fromkeys(("attention_bias", "mlp_bias", "norm_bias", "classifier_bias"), True),
+            layer_types=["sliding_attention", "sliding_attention", "full_attention", "sliding_attention"],
+            rope_parameters={
+                "full_attention": {"rope_type": "linear", "rope_theta": 500.0, "factor": 2.0},
+                "sliding_attention": {"rope_type": "default", "rope_theta": 100.0},
+            },
         ),
     }
 
