@@ -89,7 +89,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "llama4": {
         **{**_MODEL, "activation": "swiglu", "normalization": "RMSNorm", "num_query_groups": 2, "qk_l2_norm": True},
         **{"add_bias_linear": False, "no_rope_freq": 2, "attention_temperature_scale": 0.7},
-        **{"attention_temperature_interval": 3, "attention_chunk_size": 32, "num_experts": 4, "moe_layer_freq": 2},
+        **{"attention_temperature_interval": 3, "attention_chunk_size": 12, "num_experts": 4, "moe_layer_freq": 2},
         **{"moe_ffn_hidden_size": 48, "moe_shared_expert_intermediate_size": 48, "moe_router_topk": 1},
         **{"moe_router_score_function": "sigmoid", "moe_apply_probs_on_input": True, "moe_aux_loss_coeff": 0.05},
     },

@@ -164,8 +164,6 @@ def _to_text_model(config: Mapping[str, Any], family: Family, place: str) -> dic
             _refuse_mixed_layers(config, window is not None, place)
         if fields.get("sliding_window") is None:
             fields["rotary_base_local"] = None
-    if (chunk := fields.get("attention_chunk_size")) is not None:
-        fields["seq_length"] = min(fields["seq_length"], chunk)
     if offset := fields.get("position_embedding_offset"):
         fields["seq_length"] = min(fields["seq_length"], fields["max_position_embeddings"] - offset)
     known = ModelSpec.model_fields

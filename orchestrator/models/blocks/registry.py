@@ -119,6 +119,7 @@ GROUPED_QUERY: Final = AttentionBlock(
     offers=(
         BlockFeature("attention_sinks", Asked("softmax_type", lambda model: bool(model.has_sinks))),
         BlockFeature("output_gate", Asked("attention_output_gate", lambda model: bool(model.attention_output_gate))),
+        BlockFeature("attention_chunks", Asked("attention_chunk_size", lambda model: bool(model.has_chunks))),
         BlockFeature(
             "positions_by_layer",
             Asked("no_rope_freq", lambda model: bool(model.rotates_by_layer)),

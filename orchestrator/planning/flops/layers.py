@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from orchestrator.models.blocks.base import Matrix
 from orchestrator.models.blocks.block import Block
+from orchestrator.models.blocks.grouped_query_attention.matrices import rotated_layers
 from orchestrator.models.layers import layers, prediction_layers
 from orchestrator.planning.layout.chunk_layers import kinds_of
 from orchestrator.spec.model import ModelSpec
@@ -51,6 +52,9 @@ def attended(model: ModelSpec) -> float:
     what one of an encoder sees.
     """
     length, window = model.seq_length, model.sliding_window
+    if model.has_chunks:
+        rotated = rotated_layers(model)
+        return (1 - rotated + rotated * model.share_in_chunks) * length
     if window is None or window >= length:
         return length
     share = model.windowed_layers.count(False) / model.num_layers

@@ -41,6 +41,7 @@ class Attention(CoreAttention):
     def __init__(self, config: LayerConfig, layer_number: int, *arguments: Any, **options: Any) -> None:
         super().__init__(config, layer_number, *arguments, **options)
         self.window = config.window_of(layer_number)
+        self.chunk = config.chunk_of(layer_number)
         self.cap = config.attention_logit_softcapping
         self.by_scores = self.cap is not None or self.softmax_offset is not None
         self.packs = config.packs
@@ -71,7 +72,12 @@ class Attention(CoreAttention):
     def _attend(
         self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor | None = None
     ) -> torch.Tensor:
-        """Attention of the last sq of sk positions, with a mask of their own in place of the usual one."""
+        """Attention of the last sq of sk positions, with a mask of their own in place of the usual one. Of all of
+        several chunks: each is a sequence of its own.
+        """
+        if self.chunk is not None and key.size(0) > self.chunk:
+            chunks = zip(*(each.split(self.chunk) for each in (query, key, value)), strict=True)
+            return torch.cat([self._attend(*chunk) for chunk in chunks])
         if self.window is not None:  # what no query sees is left out: a single query then needs no mask
             unseen = max(key.size(0) - query.size(0) - self.window + 1, 0)
             key, value = key[unseen:], value[unseen:]

@@ -128,7 +128,13 @@ def configurations() -> dict[str, Any]:
         ),
         "granite-moe-without-shared": transformers.GraniteMoeSharedConfig(**SIZES, head_dim=16),
         "llama4": transformers.Llama4TextConfig(
-            **{**SIZES, **LLAMA4, "num_hidden_layers": 4}, interleave_moe_layer_step=2, rope_parameters=LLAMA4_ROPE
+            **{
+                **SIZES,
+                **LLAMA4,
+                "num_hidden_layers": 4,
+                "attention_chunk_size": 6,
+            },  # three chunks, and five at the end
+            **{"interleave_moe_layer_step": 2, "rope_parameters": LLAMA4_ROPE},
         ),
         "llama4-all-routed": transformers.Llama4TextConfig(
             **{**SIZES, **LLAMA4, "num_hidden_layers": 4, "attn_temperature_tuning": False, "use_qk_norm": False},

@@ -5,6 +5,7 @@ masked, lowered by distance or capped.
 from __future__ import annotations
 
 from orchestrator.models.blocks.base import ForwardBackward
+from orchestrator.models.blocks.grouped_query_attention.matrices import rotated_layers
 from orchestrator.planning.flops.layers import seen_on_both_sides
 from orchestrator.planning.hardware.devices import Device
 from orchestrator.planning.time.kernels.accesses import Kernels
@@ -87,6 +88,10 @@ def attention_of_variant(setting: Setting, causal: ForwardBackward) -> ForwardBa
     if attends_to_a_mask(setting):
         return _masked(setting, causal, capped=_keeps_scores(setting))
     whole = _in_pieces(setting, causal)
+    if model.has_chunks:
+        rotated = rotated_layers(model)
+        share = 1 - rotated + rotated * model.share_in_chunks
+        return ForwardBackward(share * whole.forward, share * whole.backward)
     if window is None or window >= length:
         return whole
     full = model.windowed_layers.count(False) / model.num_layers

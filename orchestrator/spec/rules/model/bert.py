@@ -16,7 +16,6 @@ SHORTEST = 8
 _NOT_OF_BERT = {
     "no_rope_freq": "all its layers have the same kind of positions",
     "qk_l2_norm": "of published models only decoders have it",
-    "attention_chunk_size": "chunks only look back, but BERT attends both ways",
     "attention_logit_softcapping": "capped scores are for causal attention",
     "final_logit_softcapping": "caps a decoder's logits",
     "scale_embeddings": "scales a decoder's embeddings",

@@ -85,6 +85,11 @@ LAYERS: dict[str, dict[str, Any]] = {
     "tanh gelu, biases": {"model": {"activation": "gelu_tanh", "add_bias_linear": True}},
     "alibi": {"model": {"position_embedding_type": "alibi", "num_query_groups": 2}},
     "window": {"model": {"sliding_window": 16}},
+    "chunks": {"model": {"attention_chunk_size": 24, "no_rope_freq": 5, "num_query_groups": 2}},
+    "chunks, recomputed": {
+        "model": {"attention_chunk_size": 24},
+        "runtime": {"recompute_granularity": "selective"},
+    },
     "capped": {"model": {"attention_logit_softcapping": 50.0}},
     "capped in fp32": {"model": {"attention_logit_softcapping": 50.0}, "precision": {"dtype": "fp32"}},
     "capped groups, recomputed": {
