@@ -76,7 +76,7 @@ class Attention(CoreAttention):
         several chunks: each is a sequence of its own.
         """
         if self.chunk is not None and key.size(0) > self.chunk:
-            chunks = zip(*(each.split(self.chunk) for each in (query, key, value)), strict=True)
+            chunks = zip(*(torch.split(each, self.chunk) for each in (query, key, value)), strict=True)
             return torch.cat([self._attend(*chunk) for chunk in chunks])
         if self.window is not None:  # what no query sees is left out: a single query then needs no mask
             unseen = max(key.size(0) - query.size(0) - self.window + 1, 0)

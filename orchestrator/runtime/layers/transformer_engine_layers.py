@@ -58,7 +58,7 @@ class AttentionInChunks(TEDotProductAttention):
         if self._chunk is None or key.size(0) <= self._chunk:
             whole: torch.Tensor = attend(query, key, value, *arguments, **options)
             return whole
-        chunks = zip(*(each.split(self._chunk) for each in (query, key, value)), strict=True)
+        chunks = zip(*(torch.split(each, self._chunk) for each in (query, key, value)), strict=True)
         return torch.cat([attend(*chunk, *arguments, **options) for chunk in chunks])
 
 
