@@ -159,7 +159,8 @@ class Family:
             of_stack = list(group)
             for layer in range(layers_of(stack, model)) if stack else (None,):
                 for rule in of_stack:
-                    if rule.only_in is None or rule.only_in in blocks[layer or 0]:
+                    is_there = rule.only_in is None or rule.only_in in blocks[layer or 0]
+                    if is_there and not (layer == 0 and rule.unless_first):
                         yield from _of_layer(rule, layer, model)
         for depth in range(model.mtp_num_layers):
             yield from self._further_weights(depth, rules, model)
@@ -213,8 +214,8 @@ def _of_layer(rule: Rule, layer: int | None, model: ModelSpec) -> Iterator[Weigh
     stack = stack_of(rule.ours)
     place: tuple[int, ...] = (layer,)
     within: tuple[int, ...] = (layers_of(stack, model),)
-    if stack == DECODER and layers_differ(model):
-        rule = replace(rule, ours=f"{DECODER}{layer}.{rule.ours.removeprefix(DECODER)}")
+    if stack != VISION and layers_differ(model):
+        rule = replace(rule, ours=f"{stack}{layer}.{rule.ours.removeprefix(stack)}")
         place, within = (), ()
     yield from _by_expert(rule, place, within, layer, model)
 

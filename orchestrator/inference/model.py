@@ -108,7 +108,7 @@ class Model:
     def longest(self) -> int | None:
         """Tokens of the longest sequence that it can take; None where nothing limits them."""
         model = self.job.model
-        return model.positions if model.position_embedding_type == "learned_absolute" else model.attention_chunk_size
+        return model.positions if model.position_embedding_type == "learned_absolute" else None
 
     @cached_property
     def tokenizer(self) -> Tokenizer:

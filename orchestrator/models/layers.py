@@ -91,10 +91,10 @@ def prediction_layers(model: Any) -> tuple[Layer, ...]:
 
 
 def layers_differ(model: Any) -> bool:
-    """Whether each layer has keys of its own in a checkpoint, with its number: in a hybrid, and where not all are made
-    of the same blocks.
+    """Whether each layer has keys of its own in a checkpoint, with its number: in a hybrid, where not all are made of
+    the same blocks, and where the first one has a norm less.
     """
-    return bool(model.family.is_hybrid) or len(set(layers(model))) > 1
+    return bool(model.family.is_hybrid) or model.embedding_norm or len(set(layers(model))) > 1
 
 
 def matrices_of(model: Any, layer: Layer) -> tuple[Matrix, ...]:

@@ -80,11 +80,11 @@ FAMILIES = {
         "gpt-oss": "GptOssForCausalLM",
         "gpt-oss-mxfp4": "GptOssForCausalLM",
     },
-    **{"megatron-bert": "MegatronBertForPreTraining", "bert": "BertForPreTraining"},
+    **{"megatron-bert": "MegatronBertForPreTraining", **dict.fromkeys(("bert", "bert-untied"), "BertForPreTraining")},
     **{"bert-masked": "BertForMaskedLM", "megatron-masked": "MegatronBertForMaskedLM"},
     **dict.fromkeys(("roberta", "roberta-untied"), "RobertaForMaskedLM"),
-    **{"bert-untied": "BertForPreTraining", "t5": "T5ForConditionalGeneration"},
-    **{"t5-v1.1": "T5ForConditionalGeneration", "mt5": "T5ForConditionalGeneration"},
+    **dict.fromkeys(("modernbert", "modernbert-biases"), "ModernBertForMaskedLM"),
+    **dict.fromkeys(("t5", "t5-v1.1", "mt5"), "T5ForConditionalGeneration"),
     **{"llava": "LlavaForConditionalGeneration", "llava-qwen2": "LlavaForConditionalGeneration"},
 }
 

@@ -89,7 +89,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "llama4": {
         **{**_MODEL, "activation": "swiglu", "normalization": "RMSNorm", "num_query_groups": 2, "qk_l2_norm": True},
         **{"add_bias_linear": False, "no_rope_freq": 2, "attention_temperature_scale": 0.7},
-        **{"attention_temperature_interval": 3, "attention_chunk_size": 32, "num_experts": 4, "moe_layer_freq": 2},
+        **{"attention_temperature_interval": 3, "attention_chunk_size": 12, "num_experts": 4, "moe_layer_freq": 2},
         **{"moe_ffn_hidden_size": 48, "moe_shared_expert_intermediate_size": 48, "moe_router_topk": 1},
         **{"moe_router_score_function": "sigmoid", "moe_apply_probs_on_input": True, "moe_aux_loss_coeff": 0.05},
     },
@@ -97,6 +97,12 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "post-ln": {
         **{**_MODEL, "architecture": "bert", "position_embedding_type": "learned_absolute", "vocab_size": 320},
         **{"transformer_block_type": "post_ln", "norm_epsilon": 1e-12, "position_embedding_offset": 2},
+    },
+    "modernbert": {
+        **{**_MODEL, "architecture": "bert", "vocab_size": 320, "bert_binary_head": False, "bert_head_bias": False},
+        **{"activation": "geglu_exact", "norm_bias": False, "add_bias_linear": False, "embedding_norm": True},
+        **{"sliding_window": 5, "window_attn_skip_freq": 2, "rotary_base": 1000, "rotary_base_local": 100},
+        **{"init_method_std": 0.1},
     },
     "muon": {**_MODEL, "activation": "swiglu", "normalization": "RMSNorm", "num_query_groups": 2},
     "race": {**_MODEL, "architecture": "bert", "position_embedding_type": "learned_absolute", "vocab_size": 320},
@@ -158,6 +164,7 @@ ONLY = {
     "mtp": ("pp2", "dp2", "cp2", "tp2-pp2-interleaved-sp"),
     "gpt-oss": ("ep2", "cp2", "tp2-sp", "tp2-pp2-sp"),
     "llama4": ("ep2", "tp2-sp", "pp2"),
+    "modernbert": ("tp2-sp", "pp2-interleaved"),
     "muon": ("plain-optimizer", "tp2-sp", "pp2", "dp2", "dp2-plain-optimizer", "cp2", "tp2-pp2-interleaved-sp"),
 }
 """Where a family differs from another in its norms, windows and positions, or in its optimizer alone, and other layouts
@@ -214,7 +221,7 @@ def matrix_job(
     """
     data: dict[str, Any] = {"random_tokens": True}
     more: dict[str, Any] = {}
-    if family in ("bert", "post-ln", "t5"):
+    if family in ("bert", "post-ln", "modernbert", "t5"):
         data = {"blend": [{"path": sentences}], "random_tokens": False, "split": "90,10,0"}
     if family == "race":
         data = {"random_tokens": False}

@@ -13,6 +13,7 @@ from orchestrator.conversion.hugging_face.layer_types import GLOBAL, INTERVALS, 
 from orchestrator.conversion.hugging_face.vision import to_vision, to_vision_config
 from orchestrator.conversion.weight_mapping import Family, SameAs, only
 from orchestrator.errors import UserError
+from orchestrator.models.blocks.grouped_query_attention.rope_scaling import RopeScaling
 from orchestrator.models.blocks.state_space.matrices import state_space_heads
 from orchestrator.spec.model import ModelSpec
 
@@ -95,16 +96,26 @@ def to_config(model: ModelSpec, family: Family, vocab_size: int) -> dict[str, An
         if scaling is None and _PARAMETERS in family.defaults:
             config["rope_scaling"] = {"rope_type": "default"}  # without it they would be scaled
         if scaling is not None:
-            said = {name: getattr(scaling, name) for name in _SCALING[scaling.type]}
-            given = {name: value for name, value in said.items() if value is not None}
-            if given.get("truncate") is True:  # what all versions of transformers do
-                del given["truncate"]
-            config["rope_scaling"] = {"rope_type": scaling.type, **given}
+            config["rope_scaling"] = _scaling_keys(scaling)
             if scaling.type == "yarn" and scaling.original_max_position_embeddings is not None:
                 # Versions of transformers take the factor from these two, and others the factor itself.
                 config[_POSITIONS] = round(scaling.factor * scaling.original_max_position_embeddings)
     config[family.activation_key] = family.activations[model.activation][0]
     return config | {key: config[source] for key, source in family.repeated.items()}
+
+
+def _scaling_keys(scaling: RopeScaling) -> dict[str, Any]:
+    said = {name: getattr(scaling, name) for name in _SCALING[scaling.type]}
+    given = {name: value for name, value in said.items() if value is not None}
+    if given.get("truncate") is True:  # what all versions of transformers do
+        del given["truncate"]
+    return {"rope_type": scaling.type, **given}
+
+
+def rotary_parameters(model: ModelSpec) -> dict[str, Any]:
+    """What `rope_parameters` of newer versions of transformers say of a model."""
+    scaling = {"rope_type": "default"} if model.rope_scaling is None else _scaling_keys(model.rope_scaling)
+    return {"rope_theta": float(model.rotary_base), **scaling}
 
 
 def to_model(config: Mapping[str, Any], family: Family, place: str = "") -> dict[str, Any]:
@@ -145,7 +156,7 @@ def _to_text_model(config: Mapping[str, Any], family: Family, place: str) -> dic
         **{field: only(value) for field, value in family.fixed.items() if only(value) is not None},
     }
     if family.rotary:
-        fields |= _rotary(config, family) if family.local_base is None else _rotary_of_two(config, family, place)
+        fields |= rotary_fields(config, family) if family.local_base is None else _rotary_of_two(config, family, place)
         window = fields.get("sliding_window")
         if family.global_interval is not None:
             fields |= windows(config, fields["num_layers"], window, family.global_interval, place)
@@ -153,8 +164,6 @@ def _to_text_model(config: Mapping[str, Any], family: Family, place: str) -> dic
             _refuse_mixed_layers(config, window is not None, place)
         if fields.get("sliding_window") is None:
             fields["rotary_base_local"] = None
-    if (chunk := fields.get("attention_chunk_size")) is not None:
-        fields["seq_length"] = min(fields["seq_length"], chunk)
     if offset := fields.get("position_embedding_offset"):
         fields["seq_length"] = min(fields["seq_length"], fields["max_position_embeddings"] - offset)
     known = ModelSpec.model_fields
@@ -310,8 +319,10 @@ def _our_activation(value: Any, key: str, family: Family, place: str) -> str:
     )
 
 
-def _rotary(config: Mapping[str, Any], family: Family) -> dict[str, Any]:
-    """`rope_parameters` of newer versions of transformers, or `rope_theta` and `rope_scaling` of older ones."""
+def rotary_fields(config: Mapping[str, Any], family: Family) -> dict[str, Any]:
+    """Our fields, from `rope_parameters` of newer versions of transformers, or `rope_theta` and `rope_scaling` of older
+    ones.
+    """
     old, new = section(config, "rope_scaling"), section(config, "rope_parameters")
     if old and new and old != new:
         raise UserError(
@@ -355,15 +366,10 @@ def _rotary(config: Mapping[str, Any], family: Family) -> dict[str, Any]:
 
 def _rotary_of_two(config: Mapping[str, Any], family: Family, place: str) -> dict[str, Any]:
     """The same where layers with windows have frequencies of their own: those of newer versions by kind of layer."""
-    new = section(config, _PARAMETERS)
-    if strange := sorted(new.keys() - {LOCAL, GLOBAL}):
-        raise UserError(
-            f"config.json: {_PARAMETERS}{place} is by kind of layer, and has {', '.join(strange)}",
-            code="unknown_rope_keys",
-        )
+    new = rotary_by_kind(config, place)
     local = {_THETA: config.get(_LOCAL_BASE, family.local_base), **section(new, LOCAL)}
     plain = replace(family, defaults={**family.defaults, _THETA: family.local_base})
-    fields = _rotary({_PARAMETERS: local}, plain)
+    fields = rotary_fields({_PARAMETERS: local}, plain)
     if "rope_scaling" in fields:
         raise UserError(
             f"config.json: {_PARAMETERS}{place} scales positions in layers with a window",
@@ -371,7 +377,18 @@ def _rotary_of_two(config: Mapping[str, Any], family: Family, place: str) -> dic
         )
     others = {key: value for key, value in config.items() if key not in (_PARAMETERS, TYPES)}
     both = {**others, _PARAMETERS: section(new, GLOBAL)} if new.get(GLOBAL) else others
-    return {**_rotary(both, family), "rotary_base_local": fields["rotary_base"]}
+    return {**rotary_fields(both, family), "rotary_base_local": fields["rotary_base"]}
+
+
+def rotary_by_kind(config: Mapping[str, Any], place: str = "") -> Mapping[str, Any]:
+    """`rope_parameters` by kind of layer. Raises UserError where they are not."""
+    found = section(config, _PARAMETERS)
+    if strange := sorted(found.keys() - {LOCAL, GLOBAL}):
+        raise UserError(
+            f"config.json: {_PARAMETERS}{place} is by kind of layer, and has {', '.join(strange)}",
+            code="unknown_rope_keys",
+        )
+    return found
 
 
 def _local_base(model: ModelSpec, family: Family) -> int:

@@ -27,10 +27,10 @@ def windows(config: Mapping[str, Any], layers: int, window: int | None, interval
     if types is None:
         every = whole(config.get(INTERVALS[0], interval), f"{INTERVALS[0]}{place}")
         types = [GLOBAL if number % every == 0 else LOCAL for number in range(1, layers + 1)]
-    return _windows_of(types, layers, window, place)
+    return windows_of(types, layers, window, place)
 
 
-def _windows_of(types: Any, layers: int, window: Any, place: str = "") -> dict[str, Any]:
+def windows_of(types: Any, layers: int, window: Any, place: str = "") -> dict[str, Any]:
     """Our fields, of so many layers of these types. Raises UserError where they are others."""
     if not isinstance(types, list) or len(types) != layers or any(each not in (LOCAL, GLOBAL) for each in types):
         raise no_network(f"{TYPES}{place}", types)
@@ -52,7 +52,7 @@ def _windows_of(types: Any, layers: int, window: Any, place: str = "") -> dict[s
 def _listed(said: Said, fields: dict[str, Any]) -> dict[str, Any]:
     layers, window = whole(fields["num_layers"], "num_hidden_layers"), said(_WINDOW)
     types = said(TYPES)
-    return _windows_of([GLOBAL if window is None else LOCAL] * layers if types is None else types, layers, window)
+    return windows_of([GLOBAL if window is None else LOCAL] * layers if types is None else types, layers, window)
 
 
 LISTED_WINDOWS = Derived(
@@ -70,7 +70,7 @@ def _switched(said: Said, fields: dict[str, Any]) -> dict[str, Any]:
     if types is None:
         first = whole(said(_FIRST), _FIRST, least=0)
         types = [LOCAL if window is not None and number >= first else GLOBAL for number in range(layers)]
-    return _windows_of(types, layers, window)
+    return windows_of(types, layers, window)
 
 
 def _switch(model: ModelSpec) -> dict[str, Any]:

@@ -237,7 +237,7 @@ def to_arguments(job: JobSpec, *, iteration: int, consumed_samples: int, padded_
         "ffn_hidden_size": model.ffn_size,
         "kv_channels": model.head_dim,
         "add_qkv_bias": model.has_qkv_bias,
-        "window_size": None if model.sliding_window is None else (model.sliding_window - 1, 0),
+        "window_size": model.window_size,
         "group_query_attention": model.num_query_groups is not None,
         "num_query_groups": model.query_groups,
         "swiglu": model.activation == "swiglu",

@@ -6,6 +6,7 @@ from orchestrator.fields.flag_values import FREQUENCY
 from orchestrator.migration.combined_flags.base import FlagGroup
 from orchestrator.migration.megatron_flags.flag_writer import FlagWriter
 from orchestrator.migration.megatron_flags.given_flags import MEGATRON, GivenFlags
+from orchestrator.migration.megatron_flags.programs import PROGRAMS
 from orchestrator.migration.report import WRITE_IT
 
 ACTIVATION, SCALING = "model.activation", "model.rope_scaling"
@@ -124,7 +125,9 @@ def write_scaling(writer: FlagWriter) -> None:
     scaling = writer.job.model.rope_scaling
     if scaling is None or writer.job.model.has_latent_attention:
         return  # latent attention has flags of its own
-    if scaling.type == "linear" and scaling.factor.is_integer():
+    if not PROGRAMS.of(writer.job.model.family).scales_positions:
+        writer.unsaid_value(SCALING, f"Megatron-LM's {PROGRAMS.of(writer.job.model.family).name} scales no positions")
+    elif scaling.type == "linear" and scaling.factor.is_integer():
         writer.add("MODEL", "rotary-seq-len-interpolation-factor", int(scaling.factor))
     elif scaling.type == "llama3" and all(getattr(scaling, name) == value for name, value in LLAMA_SCALING.items()):
         writer.add("MODEL", "use-rope-scaling")
@@ -212,7 +215,9 @@ def read_window(given: GivenFlags) -> None:
         given.settle(name, "default", WINDOW)
         given.no_effect(skip, "there is no window")
         return
-    if len(sizes) == 2 and all(size.isascii() and size.isdigit() and len(size) < 10 for size in sizes):
+    if given.family.trains.is_masked_lm and len(set(sizes)) > 1:
+        given.refuse_value(name, WINDOW, "a BERT's window has as many tokens before as after")
+    elif len(sizes) == 2 and all(size.isascii() and size.isdigit() and len(size) < 10 for size in sizes):
         given.carry(name, WINDOW, int(sizes[0]) + 1)
     else:
         given.write_it(name, WINDOW, "two whole numbers are expected: tokens before and after")
@@ -250,8 +255,9 @@ def write_unrotated(writer: FlagWriter) -> None:
 
 def write_window(writer: FlagWriter) -> None:
     model = writer.job.model
-    if model.sliding_window is not None:
-        writer.add("MODEL", "window-size", f"{model.sliding_window - 1},0")
+    if model.window_size is not None:
+        before, after = model.window_size
+        writer.add("MODEL", "window-size", f"{before},{after}")
         if model.window_attn_skip_freq is not None:
             writer.add("MODEL", "window-attn-skip-freq", FREQUENCY.write(model.window_attn_skip_freq))
 

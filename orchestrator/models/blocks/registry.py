@@ -23,7 +23,7 @@ from orchestrator.models.blocks.block import (
     TokenMixer,
 )
 from orchestrator.models.blocks.features import Asked, BlockFeature
-from orchestrator.models.registry import FAMILIES, GPT
+from orchestrator.models.registry import BERT, FAMILIES, GPT
 
 if TYPE_CHECKING:
     from orchestrator.models.blocks.base import LayerSetup, Scores
@@ -119,7 +119,12 @@ GROUPED_QUERY: Final = AttentionBlock(
     offers=(
         BlockFeature("attention_sinks", Asked("softmax_type", lambda model: bool(model.has_sinks))),
         BlockFeature("output_gate", Asked("attention_output_gate", lambda model: bool(model.attention_output_gate))),
-        BlockFeature("positions_by_layer", Asked("no_rope_freq", lambda model: bool(model.rotates_by_layer))),
+        BlockFeature("attention_chunks", Asked("attention_chunk_size", lambda model: bool(model.has_chunks))),
+        BlockFeature(
+            "positions_by_layer",
+            Asked("no_rope_freq", lambda model: bool(model.rotates_by_layer)),
+            families=(GPT, BERT),
+        ),
     ),
 )
 LATENT: Final = AttentionBlock(
@@ -155,7 +160,8 @@ RESIDUAL_STREAM: Final = Block(
     declares="ResidualStreamSpec",
     offers=(
         BlockFeature("multipliers"),
-        BlockFeature("norms_without_bias", Asked("norm_bias", lambda model: not model.norm_bias)),
+        BlockFeature("embedding_norm", families=(BERT,)),
+        BlockFeature("norms_without_bias", Asked("norm_bias", lambda model: not model.norm_bias), families=(GPT, BERT)),
         BlockFeature("output_norms", Asked("transformer_block_type", lambda model: bool(model.normalizes_outputs))),
         BlockFeature("parallel_residual", Asked("parallel_residual", lambda m: m.parallel_residual is not None)),
     ),

@@ -16,7 +16,7 @@ from orchestrator.planning.vocabulary import Vocabulary
 from orchestrator.runtime.cross_entropy.linear import linear_cross_entropy
 from orchestrator.runtime.families.base import virtual_stage
 from orchestrator.runtime.families.token_losses import token_losses
-from orchestrator.runtime.layers.attention.frequencies import local_rotation, scaled_frequencies
+from orchestrator.runtime.layers.attention.frequencies import set_frequencies
 from orchestrator.runtime.layers.embedding import mark_only_looked_up
 from orchestrator.runtime.layers.layer_backend import block_spec_function
 from orchestrator.runtime.layers.weight_gradient import accumulate, add_product
@@ -63,12 +63,8 @@ class GPT(GPTModel):
         embeds = self.pre_process or self.mtp_process
         if embeds and not (self.post_process and self.share_embeddings_and_output_weights):
             mark_only_looked_up(self.embedding.word_embeddings.weight)
-        if model.rotary_base_local is not None:
-            local = local_rotation(self.rotary_pos_emb, model.rotary_base_local)
-            self.rotary_pos_emb.register_forward_hook(_beside(local), with_kwargs=True)
-        if model.rope_scaling is not None:
-            plain = self.rotary_pos_emb.inv_freq
-            self.rotary_pos_emb.inv_freq = scaled_frequencies(plain, model.rotary_base, model.rope_scaling)
+        if model.position_embedding_type == "rope":
+            set_frequencies(self.rotary_pos_emb, model)
         if model.scale_embeddings and embeds:
             scale = math.sqrt(model.hidden_size)
             self.embedding.word_embeddings.register_forward_hook(_multiply(scale))
@@ -130,11 +126,6 @@ def _multiply(factor: float) -> Callable[[Any, Any, torch.Tensor], torch.Tensor]
 def _scale_first(factor: float) -> Callable[[Any, tuple[torch.Tensor, ...]], tuple[torch.Tensor, ...]]:
     """A forward hook that multiplies the first input."""
     return lambda module, inputs: (inputs[0] * factor, *inputs[1:])
-
-
-def _beside(local: Any) -> Callable[..., torch.Tensor]:
-    """A forward hook that has the angles of another rotary embedding follow: [2, s, 1, 1, r]."""
-    return lambda module, arguments, options, angles: torch.stack((angles, local.forward(*arguments, **options)))
 
 
 def _cap(cap: float) -> Callable[[Any, Any, tuple[torch.Tensor, Any]], tuple[torch.Tensor, Any]]:

@@ -8,6 +8,7 @@ import torch
 from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
 from megatron.core.tensor_parallel import ColumnParallelLinear, RowParallelLinear
 from megatron.core.transformer.enums import AttnMaskType
+from megatron.core.transformer.spec_utils import ModuleSpec
 from megatron.core.transformer.transformer_block import TransformerBlockSubmodules
 from torch.nn import functional
 
@@ -15,7 +16,7 @@ from orchestrator.models.blocks.base import LayerTools
 from orchestrator.models.blocks.registry import mixer_named
 from orchestrator.runtime.layers.attention.core import CoreAttention
 from orchestrator.runtime.layers.attention.flash import FlashAttention, FlashAttentionApart
-from orchestrator.runtime.layers.attention.masked import MaskedAttention
+from orchestrator.runtime.layers.attention.masked import MaskedAttention, WindowMasks
 from orchestrator.runtime.layers.attention.rotation import rotating_attention
 from orchestrator.runtime.layers.attention.scores import (
     alibi_slopes,
@@ -40,6 +41,7 @@ class Attention(CoreAttention):
     def __init__(self, config: LayerConfig, layer_number: int, *arguments: Any, **options: Any) -> None:
         super().__init__(config, layer_number, *arguments, **options)
         self.window = config.window_of(layer_number)
+        self.chunk = config.chunk_of(layer_number)
         self.cap = config.attention_logit_softcapping
         self.by_scores = self.cap is not None or self.softmax_offset is not None
         self.packs = config.packs
@@ -70,7 +72,12 @@ class Attention(CoreAttention):
     def _attend(
         self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor | None = None
     ) -> torch.Tensor:
-        """Attention of the last sq of sk positions, with a mask of their own in place of the usual one."""
+        """Attention of the last sq of sk positions, with a mask of their own in place of the usual one. Of all of
+        several chunks: each is a sequence of its own.
+        """
+        if self.chunk is not None and key.size(0) > self.chunk:
+            chunks = zip(*(torch.split(each, self.chunk) for each in (query, key, value)), strict=True)
+            return torch.cat([self._attend(*chunk) for chunk in chunks])
         if self.window is not None:  # what no query sees is left out: a single query then needs no mask
             unseen = max(key.size(0) - query.size(0) - self.window + 1, 0)
             key, value = key[unseen:], value[unseen:]
@@ -124,9 +131,9 @@ def column_and_norm() -> tuple[Any, Any]:
     return ColumnParallelLinear, Norm
 
 
-def encoder_attention() -> type[MaskedAttention]:
-    """Attention to all tokens but padding."""
-    return MaskedAttention
+def encoder_attention() -> ModuleSpec:
+    """Attention to all tokens but padding, or to those in a window, for the layers of one model chunk."""
+    return ModuleSpec(module=MaskedAttention, params={"masks": WindowMasks()})
 
 
 def _layer_spec(config: LayerConfig, kind: LayerKind) -> Any:

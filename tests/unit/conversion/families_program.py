@@ -50,7 +50,8 @@ def logits(model: Any) -> torch.Tensor:
             more = {"decoder_input_ids": ids().flip(0)} if model.config.is_encoder_decoder else {}
             found: torch.Tensor = model(ids(), **more).logits
             return found
-        said = model(ids(), token_type_ids=ids() % min(model.config.type_vocab_size, 2))
+        types = getattr(model.config, "type_vocab_size", 0)
+        said = model(ids(), **({"token_type_ids": ids() % min(types, 2)} if types else {}))
         if "logits" in said:
             return said.logits.flatten()
         return torch.cat([said.prediction_logits.flatten(), said.seq_relationship_logits.flatten()])

@@ -94,7 +94,8 @@ def _logits(module: Any, model: ModelSpec, home: Path) -> torch.Tensor:
     """As `families_program.logits` has those of transformers."""
     tokens = torch.arange(32).reshape(2, 16) * 7 % 101
     if model.architecture == "bert":
-        said, order = module(tokens, torch.ones_like(tokens), tokens % min(model.tokentypes, 2))
+        types = tokens % min(model.tokentypes, 2) if model.tokentypes else None
+        said, order = module(tokens, torch.ones_like(tokens), types)
         heads = [said[..., :101], *([] if order is None else [order])]
         return torch.cat([logits.flatten() for logits in heads])
     if model.vision is not None:

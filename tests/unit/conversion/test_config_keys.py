@@ -262,6 +262,20 @@ PUBLISHED: dict[str, dict[str, Any]] = {
         **{"pooler_num_fc_layers": 3, "pooler_size_per_head": 128, "pooler_type": "first_token_transform"},
         **{"position_embedding_type": "absolute", "gradient_checkpointing": False, "vocab_size": 119547},
     },
+    "modernbert-base": {
+        **{"model_type": "modernbert", "architectures": ["ModernBertForMaskedLM"], "attention_bias": False},
+        **{"attention_dropout": 0.0, "bos_token_id": 50281, "classifier_activation": "gelu", "classifier_bias": False},
+        **{"classifier_dropout": 0.0, "classifier_pooling": "mean", "cls_token_id": 50281, "decoder_bias": True},
+        **{"deterministic_flash_attn": False, "embedding_dropout": 0.0, "eos_token_id": 50282, "norm_eps": 1e-5},
+        **{"global_attn_every_n_layers": 3, "global_rope_theta": 160000.0, "gradient_checkpointing": False},
+        **{"hidden_activation": "gelu", "hidden_size": 768, "initializer_cutoff_factor": 2.0, "norm_bias": False},
+        **{"initializer_range": 0.02, "intermediate_size": 1152, "layer_norm_eps": 1e-5, "local_attention": 128},
+        **{"local_rope_theta": 10000.0, "max_position_embeddings": 8192, "mlp_bias": False, "mlp_dropout": 0.0},
+        **{"num_attention_heads": 12, "num_hidden_layers": 22, "pad_token_id": 50283, "reference_compile": True},
+        **{"position_embedding_type": "absolute", "repad_logits_with_grad": False, "sep_token_id": 50282},
+        **{"sparse_pred_ignore_index": -100, "sparse_prediction": False, "tie_word_embeddings": True},
+        **{"torch_dtype": "float32", "vocab_size": 50368},
+    },
     "deepseek-r1-distill-qwen": {
         **{"model_type": "qwen2", "attention_dropout": 0.0, "bos_token_id": 151646, "eos_token_id": 151643},
         **{"hidden_act": "silu", "hidden_size": 3584, "initializer_range": 0.02, "intermediate_size": 18944},
@@ -355,6 +369,10 @@ NETWORKS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         {"reorder_and_upcast_attn": True, "n_ctx": 4, "summary_type": "mean", "summary_use_proj": False},
     ),
     "bert": (TINY, {"classifier_dropout": 0.5, "directionality": "bidi", "pooler_type": "mean", "pooler_fc_size": 3}),
+    "modernbert": (
+        {**TINY, **dict.fromkeys(("pad_token_id", "bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id"))},
+        {"sparse_prediction": True, "classifier_pooling": "mean", "layer_norm_eps": 1.0, "reference_compile": True},
+    ),
     "t5": (
         {"vocab_size": 32, "d_model": 16, "num_layers": 2, "num_heads": 2, "d_kv": 8, "d_ff": 24},
         {"initializer_factor": 3.0, "n_positions": 4, "is_gated_act": False, "dense_act_fn": "relu"},
@@ -383,6 +401,8 @@ def test_what_changes_nothing_changes_nothing_in_transformers(model_type: str, t
 def auto(config: Any) -> Any:
     if config.is_encoder_decoder:
         return transformers.AutoModelForSeq2SeqLM
+    if config.model_type == "modernbert":
+        return transformers.AutoModelForMaskedLM
     return transformers.AutoModelForPreTraining if config.model_type == "bert" else transformers.AutoModelForCausalLM
 
 

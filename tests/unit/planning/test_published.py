@@ -114,6 +114,8 @@ PUBLISHED = {
     "bert-large": 336_226_108,
     "roberta-base": 124_697_433,
     "roberta-large": 355_412_057,
+    "modernbert-base": 149_655_232,
+    "modernbert-large": 395_881_664,
     "t5-base": 222_903_552,
     "t5-v1.1-base": 247_577_856,
     # The last of CLIP's layers, whose output LLaVA does not take, and the norm behind it are not built.

@@ -51,6 +51,8 @@ def _plain(model: Fields, shape: RankShape, kernels: CoreKernels, rotated: bool)
     # Queries of several heads per group do not lie evenly in the projection's output, so they are copied out of it.
     copied = sizes.groups > 1 and sizes.heads > sizes.groups
     kept = sizes.query + (0 if kernels.is_recomputed else shape.tokens * sizes.heads * FP32)  # output, log-sum-exp
+    if rotated and model.has_chunks and not kernels.is_recomputed:
+        kept += sizes.query  # the output of each chunk, and of all for the next linear
     if normed:
         rows = 2 if model.qk_layernorm_scope == "projection" else sizes.heads + sizes.groups
         kept += shape.tokens * rows * (norm_statistics(model) if model.qk_layernorm else FP32)

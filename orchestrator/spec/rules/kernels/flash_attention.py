@@ -31,6 +31,8 @@ def obstacles(job: JobSections) -> Iterator[tuple[str, str]]:
     for name in ("sliding_window", "attention_logit_softcapping"):
         if getattr(model, name) is not None:
             yield f"model.{name}", "the layers' own attention does this"
+    if model.has_chunks:
+        yield "model.attention_chunk_size", "it was not tried with sequences of several chunks"
     if model.has_sinks:
         yield "model.softmax_type", "it has no sinks"
     if job.data.packs:
