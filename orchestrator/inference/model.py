@@ -38,7 +38,6 @@ from orchestrator.self_contained_checkpoints import open_weights
 from orchestrator.spec.generation import Generation, check_drafts, options_of
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.prompts import NO_TEXT, is_text
-from orchestrator.spec.vision import MARK
 
 Prompt = str | Sequence[int]
 Options = Generation | Mapping[str, Any]
@@ -238,14 +237,14 @@ class Model:
 
     def encode(self, text: str) -> list[int]:
         """Token ids of a text; of a network that sees with `IMAGE` where an image stands."""
-        sees = self.job.model.has_vision
-        return tokens_and_marks(self.tokenizer, text) if sees else self.tokenizer.encode(text)
+        tokenizer, sight = self.tokenizer, self.job.model.vision
+        return tokenizer.encode(text) if sight is None else tokens_and_marks(tokenizer, text, sight.kind.around)
 
     @cached_property
     def _patch(self) -> int:
         """The token that keeps the place of a patch, whatever it is: the tokenizer's own, or what ends a document."""
-        tokenizer = self._tokenizer_if_any
-        own = None if tokenizer is None else tokenizer.token_id(MARK)
+        tokenizer, sight = self._tokenizer_if_any, self.job.model.vision
+        own = None if tokenizer is None or sight is None else tokenizer.token_id(sight.kind.token)
         found = tokenizer.end if tokenizer is not None and own is None else own
         return found if found is not None and found < self.vocab_size else 0
 

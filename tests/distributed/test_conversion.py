@@ -86,7 +86,9 @@ FAMILIES = {
     **{"bert-untied": "BertForPreTraining", "t5": "T5ForConditionalGeneration"},
     **{"t5-v1.1": "T5ForConditionalGeneration", "mt5": "T5ForConditionalGeneration"},
     **{"llava": "LlavaForConditionalGeneration", "llava-qwen2": "LlavaForConditionalGeneration"},
+    "gemma3-images": "Gemma3ForConditionalGeneration",
 }
+SEES = ("llava", "llava-qwen2", "gemma3-images")
 
 
 @pytest.fixture(scope="module")
@@ -127,14 +129,14 @@ def test_logits_are_the_same(found: dict[str, dict[str, Any]], family: str) -> N
 
 
 @pytest.mark.parametrize(
-    "family", [name for name, kind in FAMILIES.items() if kind.endswith(("CausalLM", "LMHeadModel"))]
+    "family", [name for name, kind in FAMILIES.items() if kind.endswith(("CausalLM", "LMHeadModel")) or name in SEES]
 )
 def test_greedy_generation_writes_the_same_tokens(found: dict[str, dict[str, Any]], family: str) -> None:
     """With a cache, on one rank and on two, as transformers without one."""
     assert found[family]["greedy"] == [True, True]
 
 
-@pytest.mark.parametrize("family", ["llava", "llava-qwen2"])
+@pytest.mark.parametrize("family", SEES)
 def test_losses_after_images_are_the_same(found: dict[str, dict[str, Any]], family: str) -> None:
     """Of a sequence with two images, and of one with none."""
     assert found[family]["losses"] < 1e-5
