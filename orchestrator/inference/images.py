@@ -15,6 +15,7 @@ from orchestrator.data.input.images import Pixels, pixels
 from orchestrator.data.tokenizers.tokenizer import Tokenizer
 from orchestrator.errors import UserError
 from orchestrator.inference.network import Network
+from orchestrator.spec.model import ModelSpec
 from orchestrator.spec.vision import MARK, VisionSpec, marks_problem
 
 IMAGE = -200
@@ -56,6 +57,15 @@ def tokens_and_marks(tokenizer: Tokenizer, text: str, around: tuple[str, str] = 
         return [IMAGE if token == own else token for token in tokenizer.encode(text)]
     first, *others = (tokenizer.encode(part) for part in text.split(MARK))
     return [*first, *(token for part in others for token in (IMAGE, *part))]
+
+
+def patch_token(tokenizer: Tokenizer | None, model: ModelSpec, vocab_size: int) -> int:
+    """The token that keeps the place of a patch, whatever it is: the tokenizer's own, or what ends a document."""
+    found = None
+    if tokenizer is not None and model.has_vision:
+        own = tokenizer.token_id(model.image_encoder.kind.token)
+        found = tokenizer.end if own is None else own
+    return found if found is not None and found < vocab_size else 0
 
 
 def each_with_images(count: int, images: Sequence[Sequence[Image]] | None, what: str) -> list[Sequence[Image]]:

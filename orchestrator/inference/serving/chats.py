@@ -39,8 +39,10 @@ class Chat:
 def chat_of(model: Model) -> Chat | None:
     """As the model was trained on conversations; else as the tokenizer says, or ChatML where it has its tokens. None
     where there is none of these: texts can be continued without. A template that cannot be used is warned of."""
-    found, vision = _found(model), model.job.model.vision
-    return found if found is None or vision is None else replace(found, around=vision.kind.around)
+    found, network = _found(model), model.job.model
+    if found is None or not network.has_vision:
+        return found
+    return replace(found, around=network.image_encoder.kind.around)
 
 
 def _found(model: Model) -> Chat | None:
