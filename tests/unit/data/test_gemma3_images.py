@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from PIL import Image
 from support.pictures import make_album, talk, written
-from transformers import Gemma3ImageProcessorPil
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import Gemma3ImageProcessorPil, Gemma3Processor, PreTrainedTokenizerFast
 from transformers.image_utils import load_image
 
 from orchestrator.data.chat.encoding import ChatEncoder
@@ -20,7 +21,7 @@ from orchestrator.data.indexed_dataset.header import read_index
 from orchestrator.data.indexed_dataset.manifest import read_manifest
 from orchestrator.data.input.images import pixels
 from orchestrator.data.tokenizers.tokenizer import load_tokenizer
-from orchestrator.inference.images import IMAGE, tokens_and_marks
+from orchestrator.inference.images import IMAGE, seen, tokens_and_marks
 from orchestrator.spec.sections.data import DataSpec, TokenizerSpec
 from orchestrator.spec.vision import VisionSpec
 
@@ -52,6 +53,29 @@ def test_what_stands_around_an_image(tmp_path: Path) -> None:
     assert behind.startswith(b"<end_of_image>\n\nb")
     prompt = tokens_and_marks(BYTES, "a<image>b", EYES.kind.around)
     assert prompt == [*b"a\n\n<start_of_image>", IMAGE, *b"<end_of_image>\n\nb"]
+
+
+def test_tokens_are_those_of_the_processor(tmp_path: Path) -> None:
+    """Of a tokenizer that has Gemma's tokens: there the mark is the first of them."""
+    alphabet = {character: number for number, character in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}
+    tokenizer = Tokenizer(models.BPE(alphabet, []))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    names = {"boi_token": "<start_of_image>", "eoi_token": "<end_of_image>", "image_token": EYES.kind.token}
+    tokenizer.add_special_tokens([*names.values(), "<eos>"])
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    own = load_tokenizer(TokenizerSpec(type="huggingface", path=str(tmp_path / "tokenizer.json")))
+    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<eos>", extra_special_tokens=names)
+    size = {"height": 16, "width": 16}
+    processor = Gemma3Processor(Gemma3ImageProcessorPil(size=size), fast, image_seq_length=4)
+    image = Image.fromarray(np.zeros((16, 16, 3), dtype=np.uint8))
+    theirs = processor(images=[[image, image]], text=["a<start_of_image> b\n<start_of_image>c"])
+    marks = tokens_and_marks(own, "a<image> b\n<image>c", EYES.kind.around)
+    patch = own.token_id(EYES.kind.token)
+    assert patch is not None
+    ours, images = seen(marks, [np.zeros((3, 16, 16), dtype=np.uint8)] * 2, EYES, patch, "it")
+    assert images is not None
+    assert ours == theirs["input_ids"][0]
+    assert [number == patch for number in ours] == [bool(each) for each in theirs["token_type_ids"][0]]
 
 
 def test_a_data_set_is_for_one_encoder(tmp_path: Path) -> None:
