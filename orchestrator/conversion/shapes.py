@@ -126,7 +126,7 @@ def _norm(begin: str, model: ModelSpec) -> Iterator[str]:
 def _of_vision(key: str, vision: VisionSpec, hidden: int) -> tuple[int, ...]:
     """Of a key of the encoder of images, or of the matrices behind it."""
     width, side = vision.hidden_size, vision.patch_size
-    if "norm" in key or key == "vision.class_token":
+    if "norm" in key or key in ("vision.class_token", "vision.patch_bias"):
         return (width,)
     if key == "vision.patches":
         return (width, 3, side, side)
@@ -138,6 +138,7 @@ def _of_vision(key: str, vision: VisionSpec, hidden: int) -> tuple[int, ...]:
         "self_attention.linear_proj": (width, width),
         "mlp.linear_fc1": (vision.ffn_size, width),
         "mlp.linear_fc2": (width, vision.ffn_size),
+        "vision.projector.linear": (hidden, width),
         "vision.projector.linear_fc1": (hidden, width),
         "vision.projector.linear_fc2": (hidden, hidden),
     }[name]

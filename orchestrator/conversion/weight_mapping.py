@@ -9,8 +9,10 @@ from typing import Any, NamedTuple, TypeAlias
 
 from orchestrator.models.blocks.registry import GROUPED_QUERY
 from orchestrator.models.blocks.weights import Rule
+from orchestrator.models.image_encoders import ImageEncoderName
 from orchestrator.models.layers import layers, layers_differ
 from orchestrator.spec.model import ModelSpec
+from orchestrator.spec.vision import VisionSpec
 
 ENCODER, DECODER, VISION = "encoder.layers.", "decoder.layers.", "vision.block.layers."
 """Keys that begin so hold the weights of all layers, one after the other along their first dimension."""
@@ -72,6 +74,21 @@ class SameAs(NamedTuple):
     key: str
 
 
+class ImageConfig(NamedTuple):
+    """What config.json of a family that sees says of images, beside its decoder."""
+
+    type: ImageEncoderName
+    """`model.vision.type`."""
+    keys: frozenset[str]
+    """The keys of config.json that are read."""
+    ties_output: Callable[[Mapping[str, Any], Mapping[str, Any]], bool]
+    """Whether the output layer is the embedding, from config.json and its `text_config`."""
+    to_config: Callable[[VisionSpec], dict[str, Any]]
+    """These keys, from `model.vision`."""
+    to_vision: Callable[[Mapping[str, Any]], dict[str, Any]]
+    """`model.vision`, from config.json. Raises UserError with what we cannot represent."""
+
+
 @dataclass(frozen=True)
 class Family:
     """A model of transformers."""
@@ -130,6 +147,8 @@ class Family:
     """The block of `models.blocks` that its layers attend with."""
     decoder: Family | None = None
     """Of one that sees images: its decoder, of which `text_config` in config.json speaks."""
+    images: ImageConfig | None = None
+    """Of one that sees images: how config.json describes their encoder."""
     unused: Mapping[str, float] = field(default_factory=dict)
     """Vectors of the encoder of images, as wide as it is, that no layer computes with -> their numbers in an export."""
     quantizations: frozenset[str] = frozenset()
@@ -138,7 +157,7 @@ class Family:
     """How names of layers begin of which the encoder of images has the first ones, and the others are left out; of a
     family without one, the decoder."""
     left_out: tuple[str, ...] = ()
-    """How names begin of what predicts further tokens, which is left out."""
+    """How names begin of what is left out: of what predicts further tokens, or an encoder's head that nothing reads."""
     further: tuple[Rule, ...] = ()
     """What a layer that predicts further tokens has in addition to the last layer's, by our keys behind its number.
     There it is numbered as the next layer. Nothing where a family has no such layers."""

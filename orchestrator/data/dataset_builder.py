@@ -74,6 +74,8 @@ def tokenize_request(
         chat_date=data.conversations.date if data.has_conversations else None,
         image_size=sees.image_size if sees is not None else None,
         patch_size=sees.patch_size if sees is not None else None,
+        image_encoder=sees.type if sees is not None and sees.type != VisionSpec().type else None,
+        pooled_tokens=sees.pooled_tokens if sees is not None else None,
         workers=workers,
     )
 

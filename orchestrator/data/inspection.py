@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from orchestrator.data.chat.packing import COUNTS, PATCH, loss_mask_prefix
+from orchestrator.data.chat.stored_images import vision_of
 from orchestrator.data.checks import mask_problem
 from orchestrator.data.damage import refuse_damage, refuse_lost_images
 from orchestrator.data.indexed_dataset.header import HEADER, IndexHeader, bin_path, idx_path, read_index
@@ -16,7 +17,7 @@ from orchestrator.data.indexed_dataset.manifest import read_manifest
 from orchestrator.data.request import ShowRequest, tokenizer_spec
 from orchestrator.data.tokenizers.tokenizer import Tokenizer, load_tokenizer
 from orchestrator.errors import UserError
-from orchestrator.spec.vision import MARK, VisionSpec
+from orchestrator.spec.vision import MARK
 
 
 def first_documents(request: ShowRequest) -> Iterator[str]:
@@ -66,9 +67,8 @@ def _mask(request: ShowRequest, header: IndexHeader, tokens: int) -> Any:
 def _patches(request: ShowRequest) -> int:
     """Tokens of an image of a data set; 1 where it has none."""
     manifest = read_manifest(request.prefix)
-    if manifest is None or manifest.image_size is None or manifest.patch_size is None:
-        return 1
-    return VisionSpec(image_size=manifest.image_size, patch_size=manifest.patch_size).tokens_per_image
+    vision = None if manifest is None else vision_of(manifest)
+    return 1 if vision is None else vision.tokens_per_image
 
 
 def _with_mask(tokenizer: Tokenizer, ids: Any, mask: Any, patches: int) -> str:

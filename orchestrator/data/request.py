@@ -10,6 +10,7 @@ from pydantic import ValidationError
 
 from orchestrator.errors import UserError
 from orchestrator.files.file_types import COMPRESSIONS
+from orchestrator.models.image_encoders import ImageEncoderName
 from orchestrator.spec.messages.validation import errors_in_words
 from orchestrator.spec.sections.data import TokenizerSpec
 from orchestrator.spec.vision import VisionSpec
@@ -76,7 +77,11 @@ class TokenizeRequest(TextRequest):
     image_size: int | None = None
     """With `chat`: pixels of the sides of images, which are stored beside the tokens; None for text alone."""
     patch_size: int | None = None
-    """Pixels of the sides of their patches, each of which has a token; LLaVA's when None."""
+    """Pixels of the sides of their patches; LLaVA's when None."""
+    image_encoder: ImageEncoderName | None = None
+    """`model.vision.type` of the job that they are made for; `llava` when None, which is all that a command makes."""
+    pooled_tokens: int | None = None
+    """Tokens of an image; one for each patch when None."""
     workers: int | None = None
     """Processes that tokenize; one per available core when None."""
     shard_size: int = 64
@@ -98,9 +103,9 @@ class TokenizeRequest(TextRequest):
         """How images are cut; None where none are asked for."""
         if self.image_size is None:
             return None
-        if self.patch_size is None:
-            return VisionSpec(image_size=self.image_size)
-        return VisionSpec(image_size=self.image_size, patch_size=self.patch_size)
+        given = {"patch_size": self.patch_size, "type": self.image_encoder, "pooled_tokens": self.pooled_tokens}
+        said = {name: value for name, value in given.items() if value is not None}
+        return VisionSpec.model_validate({"image_size": self.image_size, **said})
 
     def prefix(self, key: str) -> Path:
         """Where the text of one key goes."""

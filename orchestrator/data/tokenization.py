@@ -62,7 +62,7 @@ def tokenize(request: TokenizeRequest, display: Display, *, wait: bool = False) 
         request = replace(request, chat_date=request.chat_date or _day(folder))
         template = chat_template(tokenizer, request.chat_template, request.chat_date)
     if request.vision is not None:  # the same of these
-        _, _ = pillow(), patch_token(tokenizer)
+        _, _ = pillow(), patch_token(tokenizer, request.vision.kind)
     inputs = find_inputs(request, CHAT_GLOBS) if request.chat else find_inputs(request)
     files = inputs.files
     if request.chat:
@@ -214,6 +214,8 @@ def _identity(
             identity[_DATE] = request.chat_date
     if request.vision is not None:
         identity["images"] = [request.vision.image_size, request.vision.patch_size]
+        if request.image_encoder is not None:
+            identity["image encoder"] = [request.image_encoder, request.pooled_tokens]
     return identity
 
 
@@ -261,6 +263,8 @@ def _manifests(
             images=images,
             image_size=vision.image_size if vision is not None else None,
             patch_size=vision.patch_size if vision is not None else None,
+            image_encoder=request.image_encoder,
+            pooled_tokens=request.pooled_tokens,
             unpictured_conversations=key.unpictured,
             shortened_conversations=key.shortened,
             text_bytes=out.progress.text_bytes,

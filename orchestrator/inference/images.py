@@ -15,6 +15,7 @@ from orchestrator.data.input.images import Pixels, pixels
 from orchestrator.data.tokenizers.tokenizer import Tokenizer
 from orchestrator.errors import UserError
 from orchestrator.inference.network import Network
+from orchestrator.spec.model import ModelSpec
 from orchestrator.spec.vision import MARK, VisionSpec, marks_problem
 
 IMAGE = -200
@@ -47,14 +48,24 @@ class Images:
         return [token for token, keeps in zip(tokens, is_text.tolist(), strict=True) if keeps]
 
 
-def tokens_and_marks(tokenizer: Tokenizer, text: str) -> list[int]:
-    """Token ids of a text, `IMAGE` for each mark: what stands between marks is a text of its own, but to a tokenizer
-    that knows the mark. So it is in conversations that a model is trained on."""
+def tokens_and_marks(tokenizer: Tokenizer, text: str, around: tuple[str, str] = ("", "")) -> list[int]:
+    """Token ids of a text, `IMAGE` for each mark, with the texts `around` it: what stands between marks is a text of
+    its own, but to a tokenizer that knows the mark. So it is in conversations that a model is trained on."""
+    text = text.replace(MARK, MARK.join(around))
     own = mark_token(tokenizer)
     if own is not None:
         return [IMAGE if token == own else token for token in tokenizer.encode(text)]
     first, *others = (tokenizer.encode(part) for part in text.split(MARK))
     return [*first, *(token for part in others for token in (IMAGE, *part))]
+
+
+def patch_token(tokenizer: Tokenizer | None, model: ModelSpec, vocab_size: int) -> int:
+    """The token that keeps the place of a patch, whatever it is: the tokenizer's own, or what ends a document."""
+    found = None
+    if tokenizer is not None and model.has_vision:
+        own = tokenizer.token_id(model.image_encoder.kind.token)
+        found = tokenizer.end if own is None else own
+    return found if found is not None and found < vocab_size else 0
 
 
 def each_with_images(count: int, images: Sequence[Sequence[Image]] | None, what: str) -> list[Sequence[Image]]:
@@ -92,18 +103,19 @@ def seen(
             placed += [patch] * vision.tokens_per_image
         else:
             placed.append(token)
-    read = tuple(_pixels(image, vision.image_size) for image in given)
+    read = tuple(_pixels(image, vision) for image in given)
     return placed, Images(read, tuple(firsts), vision.tokens_per_image)
 
 
-def _pixels(image: Image, size: int) -> Pixels:
+def _pixels(image: Image, vision: VisionSpec) -> Pixels:
+    size = vision.image_size
     if not isinstance(image, np.ndarray):
         if not isinstance(image, str | Path | bytes):
             kind = f"{type(image).__module__}.{type(image).__name__}"
             raise UserError(
                 f"a {kind} is not an image: give a file, its content, or uint8 [3, {size}, {size}]", code="not_an_image"
             )
-        return pixels(Path(image) if isinstance(image, str) else image, size)
+        return pixels(Path(image) if isinstance(image, str) else image, size, kind=vision.kind)
     if image.shape != (3, size, size) or image.dtype != np.uint8:
         raise UserError(
             f"an array of {image.dtype}, {list(image.shape)}, is not an image: give uint8, [3, {size}, {size}]",
@@ -114,9 +126,11 @@ def _pixels(image: Image, size: int) -> Pixels:
 
 def batch_of_images(network: Network, each: Sequence[Images | None], length: int) -> dict[str, torch.Tensor]:
     """What a network that sees takes beside tokens [b, s], s of them: `images` [b, n, 3, size, size], those of each row
-    first, and `image_mask` [b, s]. Nothing where no row has any, or this stage embeds no tokens."""
+    first, and `image_mask` [b, s]. Nothing where no row has any. A stage that embeds no tokens takes no images, and the
+    mask only where attention asks for it."""
     given = [(row, own) for row, own in enumerate(each) if own is not None]
-    if not given or not network.module.pre_process:
+    embeds, masks = network.module.pre_process, network.job.model.attends_both_ways_in_images
+    if not given or not (embeds or masks):
         return {}
     most = max(len(own.pixels) for _, own in given)
     images = np.zeros((len(each), most, *given[0][1].pixels[0].shape), dtype=np.uint8)
@@ -125,4 +139,5 @@ def batch_of_images(network: Network, each: Sequence[Images | None], length: int
         images[row, : len(own.pixels)] = own.pixels
         for first in own.firsts:
             mask[row, first : first + own.patches] = 1
-    return {"images": network.tensor(images, torch.uint8), "image_mask": network.tensor(mask)}
+    found = {"image_mask": network.tensor(mask)}
+    return {**found, "images": network.tensor(images, torch.uint8)} if embeds else found

@@ -77,6 +77,12 @@ class JobSections(Section):
         return self.parallelism.model_parallel_size * (self.parallelism.data_parallel_size or 1)
 
     @property
+    def masks_attention(self) -> bool:
+        """Whether attention takes a mask of each micro-batch's own: of packed conversations, or of images whose tokens
+        attend to each other in both directions. Torch's attention takes it, with any layers."""
+        return self.data.packs or self.model.attends_both_ways_in_images
+
+    @property
     def processes_per_node(self) -> int:
         """Processes on each machine."""
         return self.world_size // self.launch.nodes

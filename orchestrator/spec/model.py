@@ -210,6 +210,11 @@ class ModelSpec(BlockFields):
         return self.vision is not None and self.vision.freeze
 
     @property
+    def attends_both_ways_in_images(self) -> bool:
+        """Whether the tokens of an image attend to each other, which a mask in every layer says."""
+        return self.vision is not None and self.vision.kind.attends_both_ways
+
+    @property
     def positions(self) -> int:
         """Length of the learned position table."""
         return self.max_position_embeddings or self.seq_length + self.position_embedding_offset

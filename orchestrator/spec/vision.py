@@ -4,24 +4,29 @@ from typing import Annotated, Literal
 
 from orchestrator.fields import resume
 from orchestrator.fields.base import Section
+from orchestrator.fields.metadata import HashedIfChanged
 from orchestrator.fields.values import Positive, PositiveNumber
+from orchestrator.models.image_encoders import IMAGE_ENCODERS, ImageEncoderKind, ImageEncoderName
 
 MARK = "<image>"
 """What stands for an image in a text."""
-COLOUR_MEAN = (0.48145466, 0.4578275, 0.40821073)
-COLOUR_DEVIATION = (0.26862954, 0.26130258, 0.27577711)
-"""Of the red, green and blue of the images that CLIP was trained on, of 1 (Radford et al. 2021)."""
 
 
 class VisionSpec(Section):
-    """A transformer that encodes images, CLIP's, and the two matrices that project its output to the decoder's
-    embeddings, one for each patch: LLaVA's model. By default it is the part of CLIP ViT-L/14 at 336 pixels that
-    LLaVA 1.5 uses."""
+    """A transformer that encodes images, and what projects its output to the decoder's embeddings. By default it is the
+    part of CLIP ViT-L/14 at 336 pixels that LLaVA 1.5 uses, with two matrices behind it."""
 
+    type: Annotated[ImageEncoderName, resume.SHAPE, HashedIfChanged()] = "llava"
+    """`llava`: CLIP's encoder, and two matrices that project each patch. `gemma3`: SigLIP's encoder; patches are
+    averaged to `pooled_tokens` tokens, which one matrix projects, and in the decoder the tokens of an image attend to
+    each other in both directions. It changes no other field: the presets of Gemma 3 write theirs."""
     image_size: Annotated[Positive, resume.SHAPE] = 336
-    """Pixels of a side: images are scaled to cover a square of this size, and cropped to it."""
+    """Pixels of a side. For `llava` images are scaled to cover a square of this size, and cropped to it; for `gemma3`
+    they are scaled to it in both directions."""
     patch_size: Annotated[Positive, resume.SHAPE] = 14
-    """Pixels of a patch's side; the decoder gets a token for each patch."""
+    """Pixels of a patch's side; for `llava` the decoder gets a token for each patch."""
+    pooled_tokens: Annotated[Positive | None, resume.LOGIC, HashedIfChanged()] = None
+    """gemma3: tokens that the decoder gets for an image, each the mean of a square of patches; Gemma 3 has 256."""
     num_layers: Annotated[Positive, resume.SHAPE] = 23
     """Layers of the encoder. LLaVA omits CLIP's last one."""
     hidden_size: Annotated[Positive, resume.SHAPE] = 1024
@@ -40,7 +45,12 @@ class VisionSpec(Section):
     images_per_sequence: Annotated[Positive, resume.ORDER] = 1
     """Maximum images per sequence. A sequence with fewer takes as long."""
     freeze: Annotated[bool, resume.PARAMETER_GROUPS] = False
-    """Keep the encoder fixed, and train only the two matrices and the decoder."""
+    """Keep the encoder fixed, and train only what projects its output and the decoder."""
+
+    @property
+    def kind(self) -> ImageEncoderKind:
+        """What is true of all encoders of its type."""
+        return IMAGE_ENCODERS[self.type]
 
     @property
     def ffn_size(self) -> int:
@@ -48,14 +58,19 @@ class VisionSpec(Section):
         return self.ffn_hidden_size or 4 * self.hidden_size
 
     @property
-    def tokens_per_image(self) -> int:
-        """Tokens of the decoder's sequence that an image takes: its patches."""
+    def patches(self) -> int:
+        """Patches of an image."""
         return (self.image_size // self.patch_size) ** 2
+
+    @property
+    def tokens_per_image(self) -> int:
+        """Tokens of the decoder's sequence that an image takes: its patches, or means of some."""
+        return self.patches if self.pooled_tokens is None else self.pooled_tokens
 
     @property
     def positions(self) -> int:
         """Length of the encoder's sequences: the patches, behind CLIP's token for the whole image."""
-        return self.tokens_per_image + 1
+        return self.patches + self.kind.class_token
 
 
 def marks_problem(marks: int, images: int, *, sees: bool, given_by: str | None = None) -> str | None:

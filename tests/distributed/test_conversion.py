@@ -48,8 +48,7 @@ FAMILIES = {
         "qwen3": "Qwen3ForCausalLM",
         "gemma": "GemmaForCausalLM",
         "gemma2": "Gemma2ForCausalLM",
-        "gemma3": "Gemma3ForCausalLM",
-        "gemma3-capped": "Gemma3ForCausalLM",
+        **dict.fromkeys(("gemma3", "gemma3-capped"), "Gemma3ForCausalLM"),
         "phi3": "Phi3ForCausalLM",
         "starcoder2-no-biases": "Starcoder2ForCausalLM",
         "starcoder2": "Starcoder2ForCausalLM",
@@ -85,8 +84,11 @@ FAMILIES = {
     **dict.fromkeys(("roberta", "roberta-untied"), "RobertaForMaskedLM"),
     **dict.fromkeys(("modernbert", "modernbert-biases"), "ModernBertForMaskedLM"),
     **dict.fromkeys(("t5", "t5-v1.1", "mt5"), "T5ForConditionalGeneration"),
-    **{"llava": "LlavaForConditionalGeneration", "llava-qwen2": "LlavaForConditionalGeneration"},
+    **dict.fromkeys(("llava", "llava-qwen2"), "LlavaForConditionalGeneration"),
+    "gemma3-images": "Gemma3ForConditionalGeneration",
 }
+SEES = ("llava", "llava-qwen2", "gemma3-images")
+DECODERS = [name for name, kind in FAMILIES.items() if kind.endswith(("CausalLM", "LMHeadModel"))]
 
 
 @pytest.fixture(scope="module")
@@ -126,15 +128,13 @@ def test_logits_are_the_same(found: dict[str, dict[str, Any]], family: str) -> N
     assert entry["ours"] < 1e-5 * max(entry["spread"], 1.0)
 
 
-@pytest.mark.parametrize(
-    "family", [name for name, kind in FAMILIES.items() if kind.endswith(("CausalLM", "LMHeadModel"))]
-)
+@pytest.mark.parametrize("family", [*DECODERS, *SEES])
 def test_greedy_generation_writes_the_same_tokens(found: dict[str, dict[str, Any]], family: str) -> None:
     """With a cache, on one rank and on two, as transformers without one."""
     assert found[family]["greedy"] == [True, True]
 
 
-@pytest.mark.parametrize("family", ["llava", "llava-qwen2"])
+@pytest.mark.parametrize("family", SEES)
 def test_losses_after_images_are_the_same(found: dict[str, dict[str, Any]], family: str) -> None:
     """Of a sequence with two images, and of one with none."""
     assert found[family]["losses"] < 1e-5

@@ -81,6 +81,15 @@ FAMILIES: dict[str, dict[str, Any]] = {
         **{"scale_embeddings": True, "softmax_scale": 0.25, "sliding_window": 8, "window_attn_skip_freq": 2},
         **{"rotary_base_local": 100, "rope_scaling": {"type": "linear", "factor": 8.0}},
     },
+    "gemma3-images": {
+        **{**_MODEL, "activation": "geglu", "normalization": "RMSNorm", "num_query_groups": 2, "qk_layernorm": True},
+        **{"add_bias_linear": False, "transformer_block_type": "sandwich_ln", "apply_layernorm_1p": True},
+        **{"scale_embeddings": True, "sliding_window": 6, "window_attn_skip_freq": 2, "rotary_base_local": 100},
+        "vision": {
+            **{"type": "gemma3", "image_size": 16, "patch_size": 4, "pooled_tokens": 4, "num_layers": 2},
+            **{"hidden_size": 16, "num_attention_heads": 2, "activation": "gelu_tanh", "images_per_sequence": 2},
+        },
+    },
     "granite": {
         **{**_MODEL, "activation": "swiglu", "normalization": "RMSNorm", "num_query_groups": 2, "softmax_scale": 0.1},
         **{"embedding_multiplier": 3.0, "residual_multiplier": 0.3, "logit_scale": 0.5, "add_bias_linear": False},
@@ -137,6 +146,7 @@ REFUSED = {
     ("mtp", "ep2"): "num_experts",
     ("vision", "ep2"): "num_experts",
     ("vision", "cp2"): "context",
+    ("gemma3-images", "cp2"): "context",
     ("experts", "tp2"): "sequence_parallel",
     ("routing", "tp2"): "sequence_parallel",
     ("delta", "tp2"): "sequence_parallel",
@@ -156,6 +166,7 @@ REFUSED = {
 ONLY = {
     "post-ln": ("tp2-sp", "pp2", "dp2", "tp2-pp2-interleaved-sp"),
     "gemma3": ("tp2-sp", "pp2", "dp2", "cp2", "tp2-pp2-interleaved-sp"),
+    "gemma3-images": ("tp2-sp", "pp2", "tp2-pp2-interleaved-sp"),
     "granite": ("tp2-sp", "pp2", "dp2", "tp2-pp2-interleaved-sp"),
     "olmo2": ("tp2", "tp2-sp", "pp2", "dp2", "cp2", "tp2-pp2-interleaved-sp"),
     "neox": ("tp2", "tp2-sp", "pp2", "dp2", "cp2", "tp2-pp2-interleaved-sp"),

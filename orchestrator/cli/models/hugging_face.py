@@ -277,8 +277,9 @@ def _document(name: str, config: dict[str, Any], family: Family, source: Path) -
     for message in merged_rates(config, family):
         warn(message)
     if "vision" in model:
-        refuse_other_pixels(source, VisionSpec.model_validate(model["vision"]).image_size)
-        if note := image_token_note(source, config):
+        vision = VisionSpec.model_validate(model["vision"])
+        refuse_other_pixels(source, vision)
+        if note := image_token_note(source, config, vision.kind.token):
             warn(note)
     return spec_around(name, model, to_dtype(config), tokenizer)
 

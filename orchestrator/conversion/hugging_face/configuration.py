@@ -10,8 +10,7 @@ from typing import Any
 
 from orchestrator.conversion.hugging_face.config_keys import check_keys, no_network, short, whole
 from orchestrator.conversion.hugging_face.layer_types import GLOBAL, INTERVALS, LOCAL, TYPES, layer_types, windows
-from orchestrator.conversion.hugging_face.vision import to_vision, to_vision_config
-from orchestrator.conversion.weight_mapping import Family, SameAs, only
+from orchestrator.conversion.weight_mapping import Family, ImageConfig, SameAs, only
 from orchestrator.errors import UserError
 from orchestrator.models.blocks.grouped_query_attention.rope_scaling import RopeScaling
 from orchestrator.models.blocks.state_space.matrices import state_space_heads
@@ -57,8 +56,8 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 def to_config(model: ModelSpec, family: Family, vocab_size: int) -> dict[str, Any]:
     """What config.json says of a model that is of this family."""
-    if family.decoder is not None:
-        return _to_seeing_config(model, family, to_config(model, family.decoder, vocab_size))
+    if family.decoder is not None and family.images is not None:
+        return _to_seeing_config(model, family, family.images, to_config(model, family.decoder, vocab_size))
     config: dict[str, Any] = {
         "architectures": [family.architecture],
         "model_type": family.model_type,
@@ -123,8 +122,8 @@ def to_model(config: Mapping[str, Any], family: Family, place: str = "") -> dict
     Raises UserError with what we cannot represent, and with every key that is not known to change nothing.
     """
     _refuse_others(config, family, place)
-    if family.decoder is not None:
-        model = _to_seeing_model(config, family.decoder)
+    if family.decoder is not None and family.images is not None:
+        model = _to_seeing_model(config, family.decoder, family.images)
     else:
         model = _to_text_model(config, family, place)
     check_keys(config, keys_read(family) | family.ignored, family.name, place)
@@ -192,8 +191,8 @@ def merged_rates(config: Mapping[str, Any], family: Family) -> Iterator[str]:
 
 def keys_read(family: Family) -> set[str]:
     """The keys of config.json that an import of this family understands."""
-    if family.decoder is not None:
-        return {"text_config", "vision_config", "vision_feature_layer", "tie_word_embeddings", *family.constants}
+    if family.images is not None:
+        return {"text_config", "tie_word_embeddings", *family.images.keys, *family.constants}
     return {
         *(*family.sizes.values(), *family.constants, *family.repeated, *family.aliases, *family.implied),
         *(key for each in family.derived for key in each.keys),
@@ -207,24 +206,21 @@ def keys_read(family: Family) -> set[str]:
     }
 
 
-def _to_seeing_config(model: ModelSpec, family: Family, text: Mapping[str, Any]) -> dict[str, Any]:
+def _to_seeing_config(model: ModelSpec, family: Family, images: ImageConfig, text: Mapping[str, Any]) -> dict[str, Any]:
     """Around `text`, what it says of the decoder."""
     return {
         "architectures": [family.architecture],
         "model_type": family.model_type,
         "tie_word_embeddings": text["tie_word_embeddings"],
         **family.constants,
-        "vision_feature_layer": -1,
-        "image_seq_length": model.image_encoder.tokens_per_image,
         "text_config": text,
-        "vision_config": to_vision_config(model.image_encoder),
+        **images.to_config(model.image_encoder),
     }
 
 
-def _to_seeing_model(config: Mapping[str, Any], decoder: Family) -> dict[str, Any]:
+def _to_seeing_model(config: Mapping[str, Any], decoder: Family, images: ImageConfig) -> dict[str, Any]:
     text = section(config, "text_config")
-    ties = any(each.get("tie_word_embeddings") for each in (config, text))
-    vision = to_vision(section(config, "vision_config"), config.get("vision_feature_layer", -2))
+    ties, vision = images.ties_output(config, text), images.to_vision(config)
     return {**to_model({**text, "tie_word_embeddings": ties}, decoder, " of text_config"), "vision": vision}
 
 

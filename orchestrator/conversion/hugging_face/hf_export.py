@@ -94,7 +94,7 @@ class Source:
         """What transformers has beside these weights, and computes nothing with."""
         if self.model.has_vision:
             dtype, width = (
-                self.dtype or self.weights.dtype("vision.input_norm.weight"),
+                self.dtype or self.weights.dtype("vision.positions"),
                 self.model.image_encoder.hidden_size,
             )
             for name, number in self.family.unused.items():
@@ -203,7 +203,7 @@ def _with_ids(config: dict[str, Any], ids: dict[str, int | None], job: JobSpec, 
     image = rows - 1
     if not means_no_text(job):
         with suppress(UserError):  # it is left out, or that is the reason why it is
-            image = image_token(job.data.tokenizer)
+            image = image_token(job.data.tokenizer, job.model.image_encoder.kind.token)
     return {**config, "image_token_index": image, "text_config": config["text_config"] | ids}
 
 
@@ -229,7 +229,7 @@ def _write_tokenizer(job: JobSpec, folder: Path, wanted: WithTokenizer) -> tuple
         return SpecialIds(), "the job reads random tokens and names no tokenizer of this vocabulary"
     try:
         if job.model.has_vision:
-            image_token(job.data.tokenizer)
+            image_token(job.data.tokenizer, job.model.image_encoder.kind.token)
         return write_tokenizer(job.data.tokenizer, folder), None
     except UserError as error:
         if wanted == "yes":

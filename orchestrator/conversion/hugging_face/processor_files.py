@@ -1,25 +1,26 @@
-"""What transformers' processor of LLaVA reads: how an image becomes pixels, and how many tokens stand for it."""
+"""Files of transformers' processors of LLaVA and Gemma 3: how images become pixels, and how many tokens each takes."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
+from orchestrator.conversion.hugging_face.processor_values import RESAMPLING
 from orchestrator.data.tokenizers.tokenizer import load_tokenizer
 from orchestrator.errors import UserError
+from orchestrator.models.image_encoders import ImageEncoderName
 from orchestrator.spec.sections.data import TokenizerSpec
-from orchestrator.spec.vision import COLOUR_DEVIATION, COLOUR_MEAN, MARK, VisionSpec
-
-_BICUBIC = 3
+from orchestrator.spec.vision import MARK, VisionSpec
 
 
-def image_token(tokenizer: TokenizerSpec) -> int:
+def image_token(tokenizer: TokenizerSpec, token: str = MARK) -> int:
     """The id of the token that stands for images. Raises UserError where a tokenizer has none, or cannot be read."""
-    found = load_tokenizer(tokenizer).token_id(MARK)
+    found = load_tokenizer(tokenizer).token_id(token)
     if found is None:
         raise UserError(
-            f"the tokenizer has no token {MARK}, which transformers needs to find images: export the model "
+            f"the tokenizer has no token {token}, which transformers needs to find images: export the model "
             "without it (--no-tokenizer); image_token_index is then the last id of the vocabulary",
             code="no_image_token",
         )
@@ -28,17 +29,31 @@ def image_token(tokenizer: TokenizerSpec) -> int:
 
 def write_processor(vision: VisionSpec, folder: Path) -> None:
     """Write the files, under the names that all versions of transformers read."""
-    side = {"height": vision.image_size, "width": vision.image_size}
+    side, kind = {"height": vision.image_size, "width": vision.image_size}, vision.kind
+    pixels, tokens = _PROCESSORS[vision.type](vision, side)
+    scaled = {
+        **pixels,
+        "do_convert_rgb": True,
+        **{"do_resize": True, "resample": RESAMPLING[kind.resampling]},
+        **{"do_rescale": True, "rescale_factor": 1 / 255},
+        **{"do_normalize": True, "image_mean": kind.colour_mean, "image_std": kind.colour_deviation},
+    }
+    _write(folder / "preprocessor_config.json", scaled)
+    _write(folder / "processor_config.json", tokens)
+
+
+_Files = tuple[dict[str, Any], dict[str, Any]]
+"""What the file of pixels says beyond the common, and that of the processor."""
+
+
+def _llava(vision: VisionSpec, side: dict[str, int]) -> _Files:
     pixels = {
         "image_processor_type": "CLIPImageProcessor",
         "processor_class": "LlavaProcessor",
-        "do_convert_rgb": True,
-        **{"do_resize": True, "size": {"shortest_edge": vision.image_size}, "resample": _BICUBIC},
+        "size": {"shortest_edge": vision.image_size},
         **{"do_center_crop": True, "crop_size": side},
-        **{"do_rescale": True, "rescale_factor": 1 / 255},
-        **{"do_normalize": True, "image_mean": COLOUR_MEAN, "image_std": COLOUR_DEVIATION},
     }
-    tokens = {
+    return pixels, {
         "processor_class": "LlavaProcessor",
         "image_token": MARK,
         "patch_size": vision.patch_size,
@@ -46,8 +61,23 @@ def write_processor(vision: VisionSpec, folder: Path) -> None:
         "num_additional_image_tokens": 1,
         "vision_feature_select_strategy": "default",
     }
-    _write(folder / "preprocessor_config.json", pixels)
-    _write(folder / "processor_config.json", tokens)
+
+
+def _gemma3(vision: VisionSpec, side: dict[str, int]) -> _Files:
+    name = "Gemma3Processor"
+    pixels = {
+        "image_processor_type": "Gemma3ImageProcessor",
+        "processor_class": name,
+        "size": side,
+        "do_pan_and_scan": False,
+    }
+    return pixels, {"processor_class": name, "image_seq_length": vision.tokens_per_image}
+
+
+_PROCESSORS: Final[Mapping[ImageEncoderName, Callable[[VisionSpec, dict[str, int]], _Files]]] = {
+    "llava": _llava,
+    "gemma3": _gemma3,
+}
 
 
 def _write(path: Path, said: dict[str, Any]) -> None:

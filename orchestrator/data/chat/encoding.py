@@ -24,7 +24,7 @@ from orchestrator.data.chat.templates import (
     RenderedText,
     template_file,
 )
-from orchestrator.data.chat.tokens import between_images, tokens_of
+from orchestrator.data.chat.tokens import between_images, tokens_of, with_text_around
 from orchestrator.data.input.documents import MalformedRecord, read_records
 from orchestrator.data.input.images import pixels
 from orchestrator.data.input.json_values import read_json
@@ -33,6 +33,7 @@ from orchestrator.data.tokenizers.encoding import EncodedChunk, EncodedKey
 from orchestrator.data.tokenizers.tokenizer import Tokenizer
 from orchestrator.data.tokenizers.vocabulary import tokenizer_file
 from orchestrator.errors import MissingDependency, UserError
+from orchestrator.models.image_encoders import ImageEncoderKind
 from orchestrator.spec.sections.chat import TEMPLATES_SAID
 from orchestrator.spec.vision import MARK, VisionSpec
 
@@ -69,7 +70,7 @@ class ChatEncoder:
         """Raises UserError when the tokenizer has no token that can stand for a patch."""
         self._tokenizer, self._template, self._vision = tokenizer, template, vision
         if vision is not None:
-            self._patch = patch_token(tokenizer)
+            self._patch = patch_token(tokenizer, vision.kind)
 
     def __call__(self, chunk: Chunk) -> EncodedChunk:
         """Encode a chunk."""
@@ -109,9 +110,9 @@ class ChatEncoder:
         ids, mask = self._with_patches(pieces, len(paths)) if paths else tokens_of(self._tokenizer, pieces, whole)
         if COUNTS not in mask[1:]:
             raise ValueError("the assistant says nothing: none of its tokens counts")
-        size = self._vision.image_size if self._vision is not None else 0
         is_unpictured = self._vision is not None and not paths and any(MARK in each.text for each in messages)
-        encoded = EncodedConversation(ids, mask, [_pixels(path, size) for path in paths])
+        images = [] if self._vision is None else [_pixels(path, self._vision) for path in paths]
+        encoded = EncodedConversation(ids, mask, images)
         return _Read(encoded, is_unpictured, _is_shortened(messages, pieces))
 
     def _with_patches(self, pieces: Sequence[RenderedText], images: int) -> tuple[list[int], list[int]]:
@@ -123,7 +124,8 @@ class ChatEncoder:
             )
         if images * bytes_per_image(self._vision.image_size) > _LONGEST:
             raise ValueError(f"it has {images} images, more than a data set can hold for a conversation")
-        parts = between_images(self._tokenizer, pieces, self._template.is_whole)
+        around = self._vision.kind.around
+        parts = between_images(self._tokenizer, with_text_around(pieces, around), self._template.is_whole)
         if len(parts) != images + 1:
             raise ValueError(f"the chat template writes {len(parts) - 1} of its {images} images")
         patches = self._vision.tokens_per_image
@@ -144,17 +146,17 @@ def _is_shortened(messages: Sequence[Message], pieces: Sequence[RenderedText]) -
     return False
 
 
-def patch_token(tokenizer: Tokenizer) -> int:
+def patch_token(tokenizer: Tokenizer, kind: ImageEncoderKind) -> int:
     """The token that stands for a patch of an image: its own, or that which ends a document. Raises UserError when the
     tokenizer has neither."""
-    own = tokenizer.token_id(MARK)
+    own = tokenizer.token_id(kind.token)
     return tokenizer.eod if own is None else own
 
 
-def _pixels(path: Path, size: int) -> bytes:
+def _pixels(path: Path, vision: VisionSpec) -> bytes:
     """Those of a file. Raises ValueError where it is no image."""
     try:
-        return pixels(path, size).tobytes()
+        return pixels(path, vision.image_size, kind=vision.kind).tobytes()
     except MissingDependency:
         raise
     except UserError as error:

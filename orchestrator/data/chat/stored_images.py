@@ -77,12 +77,13 @@ def images_problem(path: str, header: IndexHeader, vision: VisionSpec | None) ->
         return f"{path} has {claimed} images, and {missing}: copy all its files, or make it again"
     if not _belong_together(stored, header, manifest):
         return f"{path} and {prefix} do not belong together: copy all files again, or make the data set again"
-    wanted = f"{vision.image_size} pixels in patches of {vision.patch_size}"
+    wanted = _cut_as(vision)
     if manifest is None:
         fits, made = stored.tokens % bytes_per_image(vision.image_size) == 0, "another size"
     else:
-        fits = (manifest.image_size, manifest.patch_size) == (vision.image_size, vision.patch_size)
-        made = f"{manifest.image_size} pixels in patches of {manifest.patch_size}"
+        own = vision_of(manifest)
+        made = "unknown size" if own is None else _cut_as(own)
+        fits = made == wanted
     if fits:
         return None
     return (
@@ -96,9 +97,25 @@ def images_damage(path: str, header: IndexHeader) -> str | None:
     manifest, absent = read_manifest(Path(path)), _absent(Path(path))
     if manifest is None:
         return _half(path, absent) if len(absent) == 1 else None
+    own = vision_of(manifest)
+    return None if own is None else images_problem(path, header, own)
+
+
+def vision_of(manifest: Manifest) -> VisionSpec | None:
+    """How the images of a data set were cut; None where it has none."""
     if manifest.image_size is None or manifest.patch_size is None:
         return None
-    return images_problem(path, header, VisionSpec(image_size=manifest.image_size, patch_size=manifest.patch_size))
+    sizes = {"image_size": manifest.image_size, "patch_size": manifest.patch_size}
+    kind = {} if manifest.image_encoder is None else {"type": manifest.image_encoder}
+    return VisionSpec.model_validate({**sizes, **kind, "pooled_tokens": manifest.pooled_tokens})
+
+
+def _cut_as(vision: VisionSpec) -> str:
+    """All that the pixels and the tokens of an image depend on, in words."""
+    said = f"{vision.image_size} pixels in patches of {vision.patch_size}"
+    if not vision.kind.pools:
+        return said
+    return f"{said}, {vision.tokens_per_image} tokens each, for type {vision.type}"
 
 
 def _half(path: str, absent: list[Path]) -> str:

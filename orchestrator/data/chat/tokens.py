@@ -27,21 +27,34 @@ class Tokens(NamedTuple):
     counts: list[int]
 
 
-def prompt_tokens(tokenizer: Tokenizer, template: ChatTemplate, messages: Sequence[Message], image: int) -> list[int]:
-    """What the assistant's next turn goes on from, `image` for each `chat.images.IMAGE` that the template keeps. `MARK`
-    is text like any other. Raises ValueError for a conversation that it does not take."""
+def prompt_tokens(
+    tokenizer: Tokenizer,
+    template: ChatTemplate,
+    messages: Sequence[Message],
+    image: int,
+    around: tuple[str, str] = ("", ""),
+) -> list[int]:
+    """What the assistant's next turn goes on from, `image` for each `chat.images.IMAGE` that the template keeps, with
+    the texts `around` it. `MARK` is text like any other. Raises ValueError for a conversation that it does not take."""
     pieces = template.prompt(messages)
     if not all(is_text(piece.text or "") for piece in pieces):
         raise ValueError(f"what the chat template writes {NO_TEXT}")
     if not any(IMAGE in message.text for message in messages):
         return tokens_of(tokenizer, pieces, template.is_whole).ids
-    first, *others = between_images(tokenizer, pieces, template.is_whole)
+    first, *others = between_images(tokenizer, with_text_around(pieces, around), template.is_whole)
     return [*first.ids, *(token for part in others for token in (image, *part.ids))]
 
 
 def tokens_of(tokenizer: Tokenizer, pieces: Sequence[RenderedText], is_whole: bool) -> Tokens:
     """The tokens of pieces without images; `is_whole` as their template says."""
     return _as_one(tokenizer, pieces) if is_whole else _piece_by_piece(tokenizer, pieces)
+
+
+def with_text_around(pieces: Sequence[RenderedText], around: tuple[str, str]) -> list[RenderedText]:
+    """The pieces with a text before and behind each image."""
+    before, behind = around
+    written = f"{before}{IMAGE}{behind}"
+    return [replace(piece, text=piece.text and piece.text.replace(IMAGE, written)) for piece in pieces]
 
 
 def between_images(tokenizer: Tokenizer, pieces: Sequence[RenderedText], is_whole: bool) -> list[Tokens]:

@@ -1,4 +1,5 @@
-"""From an image file to the pixels that a model sees, as CLIP's processor of transformers makes them, by Pillow."""
+"""From an image file to the pixels that a model sees, as transformers' processors of CLIP and of Gemma 3 make them, by
+Pillow."""
 
 from __future__ import annotations
 
@@ -11,11 +12,13 @@ import numpy as np
 
 from orchestrator.data.input.optional import optional_module
 from orchestrator.errors import UserError
+from orchestrator.models.image_encoders import IMAGE_ENCODERS, ImageEncoderKind
 
 Pixels = np.ndarray[tuple[int, int, int], np.dtype[np.uint8]]
 """Red, green and blue of an image, [3, size, size]."""
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF")
 """What is read. Pillow knows many more, and starts another program to read some of them."""
+_LLAVA = IMAGE_ENCODERS["llava"]
 _LONGEST = 32
 """How many times its shorter side an image's longer one may be: so much more is scaled than is seen."""
 
@@ -25,9 +28,10 @@ def pillow(module: str = "Image") -> Any:
     return optional_module(f"PIL.{module}", "reading images", package="pillow")
 
 
-def pixels(source: Path | bytes, size: int, most: float = math.inf) -> Pixels:
+def pixels(source: Path | bytes, size: int, most: float = math.inf, kind: ImageEncoderKind = _LLAVA) -> Pixels:
     """An image, of a file or of what is in one, upright: scaled until its shorter side has `size` pixels, and cut to
-    the square in its middle. It may have `most` pixels, and as many as Pillow takes for harmless.
+    the square in its middle; or for an encoder of a kind that does not crop, scaled to the square. It may have `most`
+    pixels, and as many as Pillow takes for harmless.
 
     Raises UserError for what is no image, MissingDependency without Pillow.
     """
@@ -54,9 +58,9 @@ def pixels(source: Path | bytes, size: int, most: float = math.inf) -> Pixels:
         ) from error
     width, height = upright.size
     shorter = min(width, height)
-    scaled = (size * width // shorter, size * height // shorter)
+    scaled = (size * width // shorter, size * height // shorter) if kind.crops else (size, size)
     # As a whole, though only its middle is wanted: so it is the same to the pixel.
-    found = np.asarray(upright.resize(scaled, library.Resampling.BICUBIC))
+    found = np.asarray(upright.resize(scaled, library.Resampling[kind.resampling.upper()]))
     left, top = ((side - size) // 2 for side in scaled)
     # Copied: a part of an array keeps the whole.
     return found[top : top + size, left : left + size].transpose(2, 0, 1).copy()

@@ -44,13 +44,19 @@ class Cache:
         """[b] of the prompts, in a pass over these."""
         self._rows: torch.Tensor | None = None
         self.rotation: Rotation | None = None
+        self.first_masks: torch.Tensor | None = None
+        """Of the tokens of images in prompts, `image_masks`; None where each token attends to those before it alone."""
         self._masks: dict[tuple[int | None, int | None, bool], torch.Tensor] = {}
 
     def begin(
-        self, positions: torch.Tensor | None, rotation: Rotation | None, lengths: torch.Tensor | None = None
+        self,
+        positions: torch.Tensor | None,
+        rotation: Rotation | None,
+        lengths: torch.Tensor | None = None,
+        first_masks: torch.Tensor | None = None,
     ) -> None:
         """Before a pass through the layers: over prompts of these lengths, or over tokens at these positions."""
-        self.positions, self.rotation, self.lengths = positions, rotation, lengths
+        self.positions, self.rotation, self.lengths, self.first_masks = positions, rotation, lengths, first_masks
         self._rows = None if positions is None else torch.arange(positions.size(0), device=positions.device)[:, None]
         self._masks.clear()
 
@@ -156,7 +162,7 @@ class CachedAttention(torch.nn.Module):
             value, values = key[..., rotated:], keys[..., rotated:]
         if cache.positions is None:
             query, key, value = (x.permute(2, 0, 1, 3) for x in (query, key, value))
-            found = self.plain(query, key, value, None)
+            found = self.plain(query, key, value, cache.first_masks)
             return found
         return self._attend(query, keys, values, self._mask(cache, query))
 

@@ -73,8 +73,9 @@ class DecoderRunner:
         longest = max(map(len, prompts))
         tokens = self._network.tensor([[*prompt, *[0] * (longest - len(prompt))] for prompt in prompts])
         positions = torch.arange(longest, device=tokens.device).expand_as(tokens)
-        self._cache.begin(None, self._rotation(positions), lengths)
         images = batch_of_images(self._network, [request.images for request in requests], longest)
+        masks = self._module.attention_masks(images["image_mask"]) if images else None
+        self._cache.begin(None, self._rotation(positions), lengths, masks)
         hidden = self._hidden(tokens, positions, images)
         return None if hidden is None else self._logits(at_places(hidden, (lengths - 1)[None]))[0]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from orchestrator.data.chat.conversations import Message
@@ -27,16 +27,25 @@ class Chat:
     template: ChatTemplate
     turn_end: str = ""
     """What the model has learned to write behind its answer; empty where that is not known, or a token of its own."""
+    around: tuple[str, str] = ("", "")
+    """The text before and behind an image."""
 
     def __call__(self, messages: Sequence[Message]) -> list[int]:
         """The tokens that the assistant's next turn goes on from, `IMAGE` for each image. Raises ValueError for a
         conversation that the template does not take."""
-        return prompt_tokens(self.tokenizer, self.template, messages, IMAGE)
+        return prompt_tokens(self.tokenizer, self.template, messages, IMAGE, self.around)
 
 
 def chat_of(model: Model) -> Chat | None:
     """As the model was trained on conversations; else as the tokenizer says, or ChatML where it has its tokens. None
     where there is none of these: texts can be continued without. A template that cannot be used is warned of."""
+    found, network = _found(model), model.job.model
+    if found is None or not network.has_vision:
+        return found
+    return replace(found, around=network.image_encoder.kind.around)
+
+
+def _found(model: Model) -> Chat | None:
     data, tokenizer = model.job.data, model.tokenizer
     try:
         return _as_trained(tokenizer, data.conversations.template) if data.has_conversations else _own(tokenizer)

@@ -9,6 +9,7 @@ from orchestrator.models.blocks.grouped_query_attention.matrices import cross_ma
 from orchestrator.models.layers import Layer, layers, matrices_of
 from orchestrator.planning.layout.chunk_layers import kinds_of_stages
 from orchestrator.planning.parameters.layer import degrees_of
+from orchestrator.planning.parameters.vision import projector_matrices
 from orchestrator.planning.vision import encoder_model
 from orchestrator.spec.encoder_decoder import HALVES, layers_of_stage
 from orchestrator.spec.job import JobSpec
@@ -41,8 +42,7 @@ def matrices_of_stages(job: JobSpec) -> tuple[Matrices, ...]:
         heads = 1 if job.has_task else 1 + model.bert_binary_head
         _add(found[-1], (Matrix("dense", h, h, "replicated", has_bias=False),), heads)
     if model.has_vision:
-        width = model.image_encoder.hidden_size
-        _add(found[0], (Matrix("linear_fc1", width, h, "column", False), Matrix("linear_fc2", h, h, "row", False)), 1)
+        _add(found[0], projector_matrices(model), 1)
     if model.has_vision and not model.has_frozen_encoder:
         encoder = encoder_model(model.image_encoder)
         _add(found[0], _of_layer(encoder, layers(encoder)[0]), encoder.num_layers)

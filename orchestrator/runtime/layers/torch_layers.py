@@ -44,7 +44,7 @@ class Attention(CoreAttention):
         self.chunk = config.chunk_of(layer_number)
         self.cap = config.attention_logit_softcapping
         self.by_scores = self.cap is not None or self.softmax_offset is not None
-        self.packs = config.packs
+        self.masked = config.packs or config.masks_images
         self.slopes = alibi_slopes(config.num_attention_heads) if config.alibi else None
 
     def forward(
@@ -62,12 +62,13 @@ class Attention(CoreAttention):
         returns [sq, b, heads * v].
 
         With a key/value cache sq < sk, and the queries are the last sq positions. Under context parallelism all three
-        are this rank's part of the sequence. `attention_mask` is a `packed_mask`, where conversations are packed.
+        are this rank's part of the sequence. `attention_mask` is a `packed_mask`, where conversations are packed, or
+        `image_masks`.
         """
         group = get_context_parallel_group()
         if group is not None:
             return context_parallel.attend(self._attend, query, key, value, group)
-        return self._attend(query, key, value, attention_mask if self.packs else None)
+        return self._attend(query, key, value, self._own_mask(attention_mask))
 
     def _attend(
         self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor | None = None
@@ -105,6 +106,12 @@ class Attention(CoreAttention):
                     enable_gqa=k.size(1) != q.size(1),
                 )
         return out[..., :width].permute(2, 0, 1, 3).reshape(sq, query.size(1), -1)
+
+    def _own_mask(self, given: torch.Tensor | None) -> torch.Tensor | None:
+        """The mask [b, 1, s, s] of a micro-batch for this layer; None where the layers make their own."""
+        if not self.masked or given is None or given.dim() == 4:
+            return given if self.masked else None
+        return given[-1 if self.window is not None else 0]
 
     def _mask(self, query: torch.Tensor, key: torch.Tensor) -> Any:
         """What restricts or lowers scores; None where plain causal attention, or no mask at all, does."""

@@ -120,5 +120,5 @@ def _core_attention(config: LayerConfig) -> type[Attention | FlashAttention] | N
         config.context_parallel_size > 1 or not is_te_min_version(_FIRST_WITH_SINKS)
     )
     capped = config.attention_logit_softcapping is not None
-    ours = config.alibi or capped or ringed_window or config.packs or lacks_sinks
+    ours = config.alibi or capped or ringed_window or config.packs or config.masks_images or lacks_sinks
     return Attention if ours else None

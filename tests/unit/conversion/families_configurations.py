@@ -254,6 +254,14 @@ def configurations() -> dict[str, Any]:
             {**SEEN, "hidden_act": "gelu_pytorch_tanh", "layer_norm_eps": 1e-6},
             vision_feature_layer=3,
         ),
+        "gemma3-images": transformers.Gemma3Config(
+            text_config=transformers.Gemma3TextConfig(
+                **{**SIZES, "num_hidden_layers": 4, "num_key_value_heads": 1},
+                **{"head_dim": 16, "sliding_window": 3, "sliding_window_pattern": 2},
+            ),
+            vision_config=transformers.SiglipVisionConfig(**{**SEEN, "patch_size": 4, "vision_use_head": False}),
+            **{"mm_tokens_per_image": 4, "image_token_index": VOCAB - 1},
+        ),
         "qwen3-next": transformers.Qwen3NextConfig(
             **{**SIZES, "num_hidden_layers": 4},
             **{**FEW_EXPERTS, **DELTA, "shared_expert_intermediate_size": 56, "mlp_only_layers": [1]},

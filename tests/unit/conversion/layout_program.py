@@ -18,6 +18,7 @@ from orchestrator.inference.generation.decoder import DecoderRunner
 from orchestrator.inference.generation.decoding import Decoding
 from orchestrator.inference.generation.self_drafting import SelfDraftingRunner
 from orchestrator.inference.generation.speculative_decoding import SpeculativeDecoding
+from orchestrator.inference.images import Images
 from orchestrator.inference.network import Network
 from orchestrator.inference.requests import Request
 from orchestrator.planning.parameters import parameters
@@ -69,20 +70,29 @@ def main() -> int:
                 torch.save(_texts(drafting, runner), folder / family / "texts.pt")
         expected = folder / family / "greedy.pt"
         if pp == 1 and expected.exists():
-            wrote = _greedy(Network(module, job, 101, ranks, groups, device), torch.load(expected).size(1))
+            length = torch.load(expected).size(1)
+            wrote = _greedy(Network(module, job, 101, ranks, groups, device), length, folder / family)
             if ranks.is_first:
                 torch.save(wrote, folder / family / f"wrote-{name}.pt")
     stop_process_groups()
     return 0
 
 
-def _greedy(network: Network, length: int) -> torch.Tensor:
+def _greedy(network: Network, length: int, home: Path) -> torch.Tensor:
     """As `families_program.greedy`, with a cache: [2, length]."""
     runner, tokens = DecoderRunner(network), torch.arange(32).reshape(2, 16) * 7 % 101
-    requests = [Request(number, row.tolist(), Generation()) for number, row in enumerate(tokens)]
+    vision, seen = network.job.model.vision, None
+    if vision is not None:
+        tokens, pixels = torch.load(home / "seen.pt")
+        seen = Images(tuple(each.numpy() for each in pixels[0]), (1, 7), vision.tokens_per_image)
+    requests = [
+        Request(number, row.tolist(), Generation(), None if number else seen) for number, row in enumerate(tokens)
+    ]
     logits = runner.prefill(requests, length)
     while True:
         assert logits is not None, "there is one stage"
+        if vision is not None:
+            logits[:, 100] = -torch.inf
         place = tokens.size(1)
         tokens = torch.cat([tokens, logits.argmax(dim=-1, keepdim=True)], dim=1)
         if tokens.size(1) == length:

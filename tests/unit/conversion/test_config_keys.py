@@ -21,7 +21,7 @@ from orchestrator.cli.main import main
 from orchestrator.conversion.hugging_face.config_keys import NEUTRAL, WITHOUT_EFFECT
 from orchestrator.conversion.hugging_face.configuration import keys_read, merged_rates, to_model
 from orchestrator.conversion.hugging_face.families.registry import FAMILIES, family_of_folder, family_of_type
-from orchestrator.conversion.hugging_face.vision import IGNORED, KEYS_READ
+from orchestrator.conversion.hugging_face.vision import CLIP, KEYS_READ, SIGLIP
 from orchestrator.conversion.weight_mapping import Family
 from orchestrator.spec.loading import load_text
 
@@ -34,7 +34,9 @@ HEADS = {"head_dim": 128}
 """Of a class without a default, whose hidden size is no multiple of the heads."""
 LAYERS = {"layers_block_type": ["linear_attention", "mlp", "full_attention"]}
 """Of one whose default has experts."""
-GIVEN = {"glm4_moe": HEADS, "nemotron_h": LAYERS}
+SQUARES = {"vision_config": {"model_type": "siglip_vision_model", "image_size": 256}}
+"""Of one whose default has no whole number of patches in a token."""
+GIVEN = {"glm4_moe": HEADS, "nemotron_h": LAYERS, "gemma3": SQUARES}
 NEW_FALCON = {"new_decoder_architecture": True}
 """Of the class for both of Falcon's architectures."""
 BY_NAME = pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name.replace(" ", "-"))
@@ -76,10 +78,11 @@ def test_every_attribute_of_the_class_is_known(family: Family) -> None:
     known = WITHOUT_EFFECT | NEUTRAL.keys()
     assert attributes(config) - known - keys_read(family) - family.ignored == set()
     if family.decoder is not None:
-        assert attributes(config.vision_config) - known - KEYS_READ - IGNORED == {"model_type"} - known
+        encoder = {each.model_type: each for each in (CLIP, SIGLIP)}[config.vision_config.model_type]
+        assert attributes(config.vision_config) - known - KEYS_READ - encoder.ignored == {"model_type"} - known
     pairs = {frozenset(pair) for pair in type(config).attribute_map.items()}
     assert pairs - {frozenset(pair) for pair in family.aliases.items()} <= {
-        frozenset(("image_token_id", "image_token_index"))
+        frozenset((f"{token}_id", f"{token}_index")) for token in ("image_token", "boi_token", "eoi_token")
     }
 
 
@@ -134,7 +137,8 @@ def test_an_unknown_key_is_refused_by_name(family: Family, key: str, value: Any,
     config = copy.deepcopy(defaults()[family.name])
     part = config.get(place, config)
     known = part.keys() | keys_read(family) | family.ignored | WITHOUT_EFFECT | NEUTRAL.keys()
-    known |= keys_read(family.decoder) | family.decoder.ignored | KEYS_READ | IGNORED if family.decoder else set()
+    if family.decoder is not None:
+        known |= keys_read(family.decoder) | family.decoder.ignored | KEYS_READ | CLIP.ignored | SIGLIP.ignored
     if key in known or (part is config.get("rope_parameters") and value is None):
         return
     part[key] = value
@@ -342,6 +346,18 @@ PUBLISHED: dict[str, dict[str, Any]] = {
             **{"hidden_size": 1024, "image_size": 336, "intermediate_size": 4096, "model_type": "clip_vision_model"},
             **{"num_attention_heads": 16, "num_hidden_layers": 24, "patch_size": 14, "projection_dim": 768},
             **{"vocab_size": 32000, "dropout": 0.0, "torchscript": False},
+        },
+    },
+    "gemma-3-4b": {
+        **{"model_type": "gemma3", "boi_token_index": 255999, "eoi_token_index": 256000, "eos_token_id": [1, 106]},
+        **{"image_token_index": 262144, "initializer_range": 0.02, "mm_tokens_per_image": 256},
+        "text_config": {
+            **{"hidden_size": 2560, "intermediate_size": 10240, "model_type": "gemma3_text", "sliding_window": 1024},
+            **{"num_hidden_layers": 34, "rope_scaling": {"factor": 8.0, "rope_type": "linear"}},
+        },
+        "vision_config": {
+            **{"hidden_size": 1152, "image_size": 896, "intermediate_size": 4304, "model_type": "siglip_vision_model"},
+            **{"num_attention_heads": 16, "num_hidden_layers": 27, "patch_size": 14, "vision_use_head": False},
         },
     },
 }

@@ -33,7 +33,7 @@ class Decoder:
         self.goes_on, self.at_work, self.most = threading.Event(), 0, 0
         self._lock = threading.Lock()
 
-    def __call__(self, source: bytes, size: int, most: float) -> Any:
+    def __call__(self, source: bytes, size: int, most: float, kind: object) -> Any:
         with self._lock:
             self.at_work += 1
             self.most = max(self.most, self.at_work)

@@ -118,6 +118,7 @@ PUBLISHED = {
     "modernbert-large": 395_881_664,
     "t5-base": 222_903_552,
     "t5-v1.1-base": 247_577_856,
+    **{"gemma3-4b-vision": 4_300_079_472, "gemma3-12b-vision": 12_187_325_040, "gemma3-27b-vision": 27_432_406_640},
     # The last of CLIP's layers, whose output LLaVA does not take, and the norm behind it are not built.
     "llava1.5-7b": 7_063_427_072 - (12 * 1024**2 + 13 * 1024) - 2 * 1024,
 }

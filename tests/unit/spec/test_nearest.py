@@ -124,6 +124,8 @@ CASES: list[tuple[str, str, list[str], str, str]] = [
     ("state_space.state_space_shapes", "gpt-345m", [*MAMBA, "TP=8", "GPUS=8"],
      "parallelism.tensor_model_parallel_size", "TP mamba_num_groups"),
     ("vision.patches", "llama3-8b", ["SEES", "model.vision.image_size=339"], "model.vision.patch_size", "image_size"),
+    ("pooled_images.pooled_tokens", "llama3-8b", ["SEES", "model.vision.type=gemma3", "model.vision.pooled_tokens=256"],
+     "model.vision.pooled_tokens", "pooled_tokens"),
     ("vision.encoder_shapes", "llama3-8b", ["SEES", "model.vision.num_attention_heads=15"],
      "model.vision.num_attention_heads", "num_attention_heads hidden_size"),
     ("vision.encoder_shapes", "llama3-8b", ["SEES", "TP=3", "GPUS=null"],

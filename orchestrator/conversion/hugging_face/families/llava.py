@@ -9,6 +9,7 @@ from typing import Any
 from orchestrator.conversion.hugging_face.families.llama import LLAMA
 from orchestrator.conversion.hugging_face.families.mistral import MISTRAL
 from orchestrator.conversion.hugging_face.families.qwen import QWEN2
+from orchestrator.conversion.hugging_face.vision import LLAVA_IMAGES
 from orchestrator.conversion.weight_mapping import VISION, Family
 from orchestrator.models.blocks.weights import Rule
 
@@ -17,17 +18,13 @@ _LAYER = f"{_TOWER}encoder.layers.{{n}}."
 _KINDS = ("weight", "bias")
 
 
-def _both(ours: str, theirs: str) -> tuple[Rule, ...]:
+def both(ours: str, theirs: str) -> tuple[Rule, ...]:
     """A matrix or a norm, and its bias."""
     return tuple(Rule(f"{ours}{kind}", (f"{theirs}{kind}",)) for kind in _KINDS)
 
 
-_SIGHT = (
-    Rule("vision.patches", (f"{_TOWER}embeddings.patch_embedding.weight",)),
-    Rule("vision.class_token", (f"{_TOWER}embeddings.class_embedding",)),
-    Rule("vision.positions", (f"{_TOWER}embeddings.position_embedding.weight",)),
-    *_both("vision.input_norm.", f"{_TOWER}pre_layrnorm."),
-    *_both(f"{VISION}self_attention.linear_qkv.layer_norm_", f"{_LAYER}layer_norm1."),
+ENCODER_LAYERS = (
+    *both(f"{VISION}self_attention.linear_qkv.layer_norm_", f"{_LAYER}layer_norm1."),
     *(
         Rule(
             f"{VISION}self_attention.linear_qkv.{kind}",
@@ -36,12 +33,20 @@ _SIGHT = (
         )
         for kind in _KINDS
     ),
-    *_both(f"{VISION}self_attention.linear_proj.", f"{_LAYER}self_attn.out_proj."),
-    *_both(f"{VISION}mlp.linear_fc1.layer_norm_", f"{_LAYER}layer_norm2."),
-    *_both(f"{VISION}mlp.linear_fc1.", f"{_LAYER}mlp.fc1."),
-    *_both(f"{VISION}mlp.linear_fc2.", f"{_LAYER}mlp.fc2."),
-    *_both("vision.projector.linear_fc1.", f"{_PROJECTOR}linear_1."),
-    *_both("vision.projector.linear_fc2.", f"{_PROJECTOR}linear_2."),
+    *both(f"{VISION}self_attention.linear_proj.", f"{_LAYER}self_attn.out_proj."),
+    *both(f"{VISION}mlp.linear_fc1.layer_norm_", f"{_LAYER}layer_norm2."),
+    *both(f"{VISION}mlp.linear_fc1.", f"{_LAYER}mlp.fc1."),
+    *both(f"{VISION}mlp.linear_fc2.", f"{_LAYER}mlp.fc2."),
+)
+"""Layers of CLIP's encoder, and of SigLIP's, whose names are the same."""
+_SIGHT = (
+    Rule("vision.patches", (f"{_TOWER}embeddings.patch_embedding.weight",)),
+    Rule("vision.class_token", (f"{_TOWER}embeddings.class_embedding",)),
+    Rule("vision.positions", (f"{_TOWER}embeddings.position_embedding.weight",)),
+    *both("vision.input_norm.", f"{_TOWER}pre_layrnorm."),
+    *ENCODER_LAYERS,
+    *both("vision.projector.linear_fc1.", f"{_PROJECTOR}linear_1."),
+    *both("vision.projector.linear_fc2.", f"{_PROJECTOR}linear_2."),
 )
 
 
@@ -74,6 +79,7 @@ def _seeing(name: str, decoder: Family, sizes: Mapping[str, Any]) -> Family:
         },
         copies={f"{_TEXT}{copy}": f"{_TEXT}{of}" for copy, of in decoder.copies.items()},
         decoder=replace(decoder, defaults={**decoder.defaults, **sizes}),
+        images=LLAVA_IMAGES,
         unused={f"{_TOWER}post_layernorm.weight": 1.0, f"{_TOWER}post_layernorm.bias": 0.0},
         longer=f"{_TOWER}encoder.layers.",
     )

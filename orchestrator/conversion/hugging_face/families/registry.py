@@ -15,6 +15,7 @@ from orchestrator.conversion.hugging_face.families.bert import (
     ROBERTA,
 )
 from orchestrator.conversion.hugging_face.families.gemma import GEMMA, GEMMA2, GEMMA3
+from orchestrator.conversion.hugging_face.families.gemma3_images import GEMMA3_IMAGES
 from orchestrator.conversion.hugging_face.families.gpt2 import GPT2
 from orchestrator.conversion.hugging_face.families.hybrids.mamba2 import MAMBA2
 from orchestrator.conversion.hugging_face.families.hybrids.nemotron_h import NEMOTRON_H
@@ -64,7 +65,7 @@ FAMILIES = (
     *(OLMOE, GRANITE_MOE, GRANITE_MOE_SHARED, GPT_OSS),
     *(DEEPSEEK_V2, DEEPSEEK_V3, DEEPSEEK_V2_DENSE, DEEPSEEK_V3_DENSE),
     *(MEGATRON_BERT, MEGATRON_BERT_MASKED, BERT, BERT_MASKED, ROBERTA, MODERNBERT, T5, MT5),
-    *(LLAVA, LLAVA_MISTRAL, LLAVA_QWEN2),
+    *(LLAVA, LLAVA_MISTRAL, LLAVA_QWEN2, GEMMA3_IMAGES),
     *(MAMBA2, NEMOTRON_H),
     *(with_attention(block.name, each) for block in ATTENTIONS for each in block.weights.published()),
 )
@@ -185,8 +186,10 @@ def mismatches(model: ModelSpec, family: Family) -> list[Mismatch]:
         found["num_tokentypes"] = f"is none, and {family.name} has some"
     if model.predicts_further and not family.further:
         found["mtp_num_layers"] = f"is {model.mtp_num_layers}, and {family.name} has none"
-    if family.decoder is not None and not model.has_vision:
+    if family.images is not None and not model.has_vision:
         found["vision"] = f"is none, and {family.name} has one"
+    elif family.images is not None and model.image_encoder.type != family.images.type:
+        found["vision"] = f"is of type {model.image_encoder.type}, and {family.name} has {family.images.type}"
     if model.activation not in family.activations:
         found["activation"] = f"is {model.activation}, and {family.name} has {' or '.join(family.activations)}"
     return [Mismatch(field, f"model.{field} {text}") for field, text in found.items()]

@@ -98,7 +98,7 @@ def _of_variants(model: Fields, shape: RankShape, kernels: CoreKernels) -> int:
         rows = shape.tokens * sizes.heads
         kept += rows * model.seq_length * _of_a_score(model, shape) - rows * FP32  # and no log-sum-exp
         kept += rows * FP32 if model.has_sinks else 0  # the softmax of the sink
-    if (keeps or kernels.packs) and not kernels.is_recomputed and sizes.groups < sizes.heads:
+    if (keeps or kernels.masked) and not kernels.is_recomputed and sizes.groups < sizes.heads:
         kept += 2 * sizes.query - 2 * sizes.key  # keys and values for each query head
     if model.apply_layernorm_1p and kernels.layers == "torch" and model.qk_layernorm:
         copies = 0 if shape.width == FP32 else FP32 // shape.width  # in fp32, of their input
@@ -124,7 +124,7 @@ def rotary_width(model: Fields) -> int:
 
 
 def _keeps_scores(model: Fields, shape: RankShape, kernels: CoreKernels) -> bool:
-    return model.keeps_scores(kernels.layers, in_parts=shape.cp > 1 or kernels.packs)
+    return model.keeps_scores(kernels.layers, in_parts=shape.cp > 1 or kernels.masked)
 
 
 def _of_a_score(model: Fields, shape: RankShape) -> int:

@@ -63,11 +63,11 @@ def attention_seconds(
 
 def attends_to_a_mask(setting: Setting) -> bool:
     """Whether attention is torch's in all layers of both backends, with a mask or a bias of every score."""
-    return _keeps_scores(setting) or setting.model.position_embedding_type == "alibi" or setting.job.data.packs
+    return _keeps_scores(setting) or setting.model.position_embedding_type == "alibi" or setting.job.masks_attention
 
 
 def _keeps_scores(setting: Setting) -> bool:
-    in_parts = setting.cp > 1 or setting.job.data.packs
+    in_parts = setting.cp > 1 or setting.job.masks_attention
     return setting.model.keeps_scores(setting.kernels.layers, in_parts=in_parts)
 
 

@@ -37,6 +37,8 @@ def obstacles(job: JobSections) -> Iterator[tuple[str, str]]:
         yield "model.softmax_type", "it has no sinks"
     if job.data.packs:
         yield "data.chat.packing", "it supports no mask that separates conversations"
+    if job.model.attends_both_ways_in_images:
+        yield "model.vision.type", "it supports no mask that lets the tokens of an image attend to each other"
     if job.parallelism.context_parallel_size > 1:
         yield "parallelism.context_parallel_size", "it does not exchange keys and values"
     if job.precision.dtype == "fp32":

@@ -79,8 +79,9 @@ def patches(job: JobSections) -> Iterator[Problem]:
         return
     images, tokens = vision.images_per_sequence, vision.tokens_per_image
     if images * tokens >= model.seq_length:
+        what = "tokens" if vision.kind.pools else "patches"
         message = (
-            f"{images} x {tokens} patches leave no room for text in seq_length {model.seq_length}: "
+            f"{images} x {tokens} {what} leave no room for text in seq_length {model.seq_length}: "
             f"{images * tokens} >= {model.seq_length}"
         )
         paths = (f"{VISION}.images_per_sequence", "model.seq_length", VISION)
@@ -100,7 +101,7 @@ def encoder_shapes(job: JobSections) -> Iterator[Problem]:
     shared = (
         (_HEADS, heads, "heads of the images' encoder"),
         (_FFN, vision.ffn_size, "units of its MLPs"),
-        (_HIDDEN, job.model.hidden_size, "rows of the matrix behind it"),
+        *(() if vision.kind.pools else ((_HIDDEN, job.model.hidden_size, "rows of the matrix behind it"),)),
     )
     for path, count, what in shared:
         if count % tp:
