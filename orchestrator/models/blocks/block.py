@@ -10,7 +10,7 @@ from collections.abc import Callable
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, cast
 
-from orchestrator.models.blocks.features import BlockFeature
+from orchestrator.models.features import Feature
 
 if TYPE_CHECKING:
     from orchestrator.models.blocks.base import (
@@ -62,7 +62,7 @@ class Block:
     recomputes_itself = False
     """Whether its backward pass computes again what is between its matrices, in memory that it takes for that."""
 
-    def __init__(self, name: str, *, declares: str = "", offers: tuple[BlockFeature, ...] = ()) -> None:
+    def __init__(self, name: str, *, declares: str = "", offers: tuple[Feature, ...] = ()) -> None:
         self.name = name
         """Its folder."""
         self.declares = declares

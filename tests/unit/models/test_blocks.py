@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 from pathlib import Path
-from typing import get_args
 
 import pytest
 
@@ -12,7 +11,7 @@ from orchestrator.models import blocks
 from orchestrator.models.blocks.block import Block
 from orchestrator.models.blocks.flags import BlockFlags
 from orchestrator.models.blocks.registry import ATTENTIONS, BLOCKS, FEATURES, MLP, block_flags
-from orchestrator.models.registry import Feature
+from orchestrator.models.features import OF_JOBS
 from orchestrator.spec.rules import RULES
 from orchestrator.spec.schema.shape import leaf_paths
 
@@ -23,13 +22,18 @@ def test_every_folder_is_registered() -> None:
 
 
 def test_attentions_list_features_that_there_are() -> None:
-    offered = [each.name for block in BLOCKS for each in block.offers]
+    offered = [each.name for offers in (*(block.offers for block in BLOCKS), OF_JOBS) for each in offers]
     assert list(FEATURES) == offered, "each is there once"
-    assert not FEATURES.keys() & set(get_args(Feature))
-    known = FEATURES.keys() | set(get_args(Feature))
     assert any(block.features for block in ATTENTIONS)
     for block in ATTENTIONS:
-        assert (block.features or frozenset()) <= known
+        assert (block.features or frozenset()) <= FEATURES.keys()
+
+
+def test_features_that_rule_kernels_out_are_asked_for_in_a_field() -> None:
+    known = set(leaf_paths())
+    paths = {each.path for each in FEATURES.values() if each.path}
+    assert {path for path in paths if not any(leaf.startswith(path) for leaf in known)} == set()
+    assert all(each.path for each in FEATURES.values() if each.rules_out)
 
 
 @pytest.mark.parametrize("block", BLOCKS, ids=lambda block: block.name)

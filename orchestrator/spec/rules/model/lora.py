@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from orchestrator.errors import Problem
+from orchestrator.models.blocks.registry import FEATURES
 from orchestrator.spec.job_sections import JobSections
 from orchestrator.spec.layout.stages import layers_of_chunks
 
@@ -16,7 +17,7 @@ def adapted_model(job: JobSections) -> Iterator[Problem]:
     model = job.model
     if not model.has_adapters:
         return
-    if "adapters" not in model.family.supports:
+    if model.family not in FEATURES["adapters"].families:
         yield Problem("adapters are for architecture gpt only", (LORA, "model.architecture"), "leave it out")
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from orchestrator.errors import Problem
 from orchestrator.fields.paths import TP
 from orchestrator.fields.refusals import Refusal, divisors_of, multiples_of, quotient
+from orchestrator.models.blocks.registry import FEATURES
 from orchestrator.spec.job_sections import JobSections
 from orchestrator.spec.rules.base import Rule
 
@@ -29,7 +30,7 @@ def seeing_decoders(job: JobSections) -> Iterator[Problem]:
     model = job.model
     if not model.has_vision:
         return
-    if "images" not in model.family.supports:
+    if model.family not in FEATURES["images"].families:
         message = f"images are for architecture gpt only, but architecture is {model.architecture}"
         yield Problem(message, (VISION, "model.architecture"), "leave vision out")
     for path, reason in _NOT_TRIED.items():
@@ -45,7 +46,7 @@ def seeing_decoders(job: JobSections) -> Iterator[Problem]:
 def conversations_with_images(job: JobSections) -> Iterator[Problem]:
     """Images stand in conversations, each of which is a sequence of its own."""
     data = job.data
-    if not job.model.has_vision or "images" not in job.model.family.supports or data.random_tokens:
+    if not job.model.has_vision or job.model.family not in FEATURES["images"].families or data.random_tokens:
         return
     if not data.has_conversations:
         yield Problem(
