@@ -128,16 +128,8 @@ def _window(arguments: Mapping[str, Any]) -> dict[str, Any]:
 
 _NO_NETWORK = frozenset(
     (
-        *("preset", "seq_length", "vocab_size", "make_vocab_size_divisible_by", "hidden_dropout", "attention_dropout"),
-        *("init_method_std", "moe_router_dtype", "moe_router_load_balancing_type", "moe_aux_loss_coeff"),
-        *(
-            "moe_router_bias_update_rate",
-            "moe_z_loss_coeff",
-            "moe_expert_capacity_factor",
-            "moe_token_dispatcher_type",
-            "moe_grouped_gemm",
-            "vision",
-        ),
+        *("preset", "seq_length", "vocab_size", "make_vocab_size_divisible_by", "hidden_dropout", "init_method_std"),
+        *("vision", *(name for flags in block_flags() for name in flags.of_training)),
     )
 )
 """What may be another in a job that goes on from a checkpoint; images are refused for themselves."""
@@ -161,30 +153,15 @@ def network_of(model: ModelSpec) -> dict[str, Any]:
     """What of a model decides its network, by field; None for what it does not depend on. Two of equal networks are
     equal here, however each is written.
     """
-    found = {name: value for name, value in model.model_dump().items() if name not in _NO_NETWORK}
-    found |= {
+    found = {
+        **model.model_dump(),
         "ffn_hidden_size": None if all(model.moe_layers) else model.ffn_size,
-        "num_query_groups": model.query_groups,
-        "kv_channels": model.head_dim,
-        "add_qkv_bias": model.has_qkv_bias,
         "max_position_embeddings": model.positions if model.position_embedding_type == "learned_absolute" else None,
+        **sentences.network(model),
     }
-    found |= sentences.network(model)
-    if model.position_embedding_type != "rope":
-        found |= dict.fromkeys(("rotary_percent", "rotary_base", "rope_scaling"))
-    found["window_attn_skip_freq"] = (
-        None if model.sliding_window is None else [int(each) for each in model.windowed_layers]
-    )
-    if not model.has_experts:
-        found |= dict.fromkeys(name for name in found if name.startswith("moe_"))
-    else:
-        found |= {
-            "moe_ffn_hidden_size": model.moe_ffn_size,
-            "moe_layer_freq": [int(has) for has in model.moe_layers],
-            "moe_router_topk_scaling_factor": model.moe_router_topk_scaling_factor or 1.0,
-            "moe_router_group_score_topk": model.group_score_topk,
-        }
-    return found
+    for flags in block_flags():
+        found |= flags.network(model)
+    return {name: value for name, value in found.items() if name not in _NO_NETWORK}
 
 
 def require_representable(job: JobSpec) -> None:

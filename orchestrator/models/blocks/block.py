@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, cast
 
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
         MemoryPart,
         MixerLayers,
         MovingPart,
+        RoutedLayers,
         RoutedMemory,
         RoutedTime,
         RulesPart,
@@ -104,6 +105,9 @@ class Block:
         for a model that has no such block.
         """
         return self.layers.settings(model, setup)
+
+    def prepare(self, chunks: Iterable[Any], model: Any) -> None:
+        """Change its modules in built model chunks, where megatron-core builds them otherwise."""
 
     def keep(self, layer: Any, with_cache: Callable[[Any], Any]) -> Any:
         """Let a built layer keep what later tokens need of it; the module that is to be handed the cache, or None."""
@@ -184,6 +188,13 @@ class RoutedBlock(FeedForwardBlock):
     @cached_property
     def time(self) -> RoutedTime:
         return cast("RoutedTime", self.part("time"))
+
+    @cached_property
+    def layers(self) -> RoutedLayers:
+        return cast("RoutedLayers", self.part("layers"))
+
+    def prepare(self, chunks: Iterable[Any], model: Any) -> None:
+        self.layers.prepare(chunks, model)
 
     def routed(self, model: Any, shape: RankShape) -> RoutedTokens:
         return self.time.routed(model, shape)

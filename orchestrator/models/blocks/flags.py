@@ -114,6 +114,11 @@ class BlockFlags:
     """Of checkpoints that are imported and exported, beside those of every model."""
     not_imported: Mapping[str, str] = field(default_factory=dict)
     """Arguments of checkpoints that, when they are set, make a network which is not imported -> what it has."""
+    of_training: tuple[str, ...] = ()
+    """Fields of it that decide how a network is trained, and not which one it is."""
+    network: Callable[[Any], dict[str, Any]] = lambda model: {}
+    """Fields of a model that decide its network and may be written in several ways, each in one of these; None for what
+    the network does not depend on."""
     require_exportable: Callable[[Any], None] | None = None
     """Raises UserError for a job whose network no checkpoint for Megatron-LM holds."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Literal, Protocol, TypeAlias
 
 from orchestrator.errors import Problem
@@ -119,6 +119,12 @@ class LayersPart(Protocol):
     """`layers.py` of any block, which alone may import torch: what megatron-core's layers are configured with."""
 
     def settings(self, model: Any, setup: LayerSetup) -> dict[str, Any]: ...
+
+
+class RoutedLayers(LayersPart, Protocol):
+    """The same of experts, and what their routers do otherwise than megatron-core builds them."""
+
+    def prepare(self, chunks: Iterable[Any], model: Any) -> None: ...
 
 
 class KeepingLayers(LayersPart, Protocol):

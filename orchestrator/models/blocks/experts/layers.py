@@ -62,7 +62,7 @@ def _loss_weights(model: ExpertFields, replicas: int) -> float | list[float]:
     return scaled if isinstance(weights, list) else scaled[0]
 
 
-def prepare_routers(chunks: Iterable[Any], model: ExpertFields) -> None:
+def prepare(chunks: Iterable[Any], model: ExpertFields) -> None:
     """Have the routers of built chunks count in fp32, and choose groups as the model does."""
     for chunk in chunks:
         for module in chunk.modules():
