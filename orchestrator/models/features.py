@@ -8,9 +8,9 @@ from typing import Any, Final, Literal, NamedTuple
 
 from orchestrator.models.registry import BERT, GPT, ModelFamily
 
-Kernels = Literal["cuda_graphs", "flash_attention", "tensor_overlap"]
-"""What a job is given unless something rules it out: passes as CUDA graphs, FlashAttention 4, and tensor parallelism
-that sends while it multiplies."""
+Kernels = Literal["cuda_graphs", "flash_attention", "generation_graphs", "tensor_overlap"]
+"""What a job is given unless something rules it out: passes as CUDA graphs, FlashAttention 4, passes of generation as
+CUDA graphs, and tensor parallelism that sends while it multiplies."""
 
 
 class Feature(NamedTuple):

@@ -15,7 +15,6 @@ from orchestrator.models.blocks.registry import (
     EXPERTS,
     GATED_DELTA_NET,
     MLP,
-    MULTI_TOKEN_PREDICTION,
     STATE_SPACE,
     attention_of,
 )
@@ -83,11 +82,10 @@ def settings_of(blocks: Iterable[Block], model: Any, setup: LayerSetup) -> dict[
 
 
 def prediction_layers(model: Any) -> tuple[Layer, ...]:
-    """The blocks of each layer behind the last one that predicts a further token: those of that one."""
-    if not model.predicts_further:
-        return ()
-    count: int = model.mtp_num_layers
-    return ((MULTI_TOKEN_PREDICTION, *layers(model)[-1]),) * count
+    """The blocks of each layer behind the last one that predicts a further token: one that adds it, and the last
+    layer's.
+    """
+    return tuple((block, *layers(model)[-1]) for block in BLOCKS for _ in range(block.layers_behind(model)))
 
 
 def layers_differ(model: Any) -> bool:

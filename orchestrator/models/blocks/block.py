@@ -106,6 +106,14 @@ class Block:
         """
         return self.layers.settings(model, setup)
 
+    def layers_behind(self, model: Any) -> int:
+        """Layers that it adds behind the last one, each of which embeds a further token and predicts the one after."""
+        return 0
+
+    def at_inference(self, drafts: int) -> dict[str, Any]:
+        """Fields of a model that generates, which a training has otherwise; so many tokens are drafted at a time."""
+        return {}
+
     def prepare(self, chunks: Iterable[Any], model: Any) -> None:
         """Change its modules in built model chunks, where megatron-core builds them otherwise."""
 
@@ -193,6 +201,9 @@ class RoutedBlock(FeedForwardBlock):
     def layers(self) -> RoutedLayers:
         return cast("RoutedLayers", self.part("layers"))
 
+    def at_inference(self, drafts: int) -> dict[str, Any]:
+        return {"moe_expert_capacity_factor": None}
+
     def prepare(self, chunks: Iterable[Any], model: Any) -> None:
         self.layers.prepare(chunks, model)
 
@@ -225,6 +236,12 @@ class StateSpaceBlock(Block):
 
 class PredictionBlock(Block):
     """What joins a hidden state and the embedding of a further token, before a layer that predicts the next one."""
+
+    def layers_behind(self, model: Any) -> int:
+        return int(model.mtp_num_layers)
+
+    def at_inference(self, drafts: int) -> dict[str, Any]:
+        return {"mtp_num_layers": drafts}
 
     @cached_property
     def time(self) -> MovingPart:

@@ -166,6 +166,7 @@ EXPERTS: Final = RoutedBlock(
             lambda job: bool(job.model.has_experts),
             rules_out={
                 "cuda_graphs": "the number of tokens per expert changes in each pass",
+                "generation_graphs": "the host asks the GPU which experts are chosen",
                 "tensor_overlap": "it was not measured for layers with experts",
             },
         ),
@@ -181,7 +182,10 @@ STATE_SPACE: Final = StateSpaceBlock(
             lambda job: bool(job.model.family.is_hybrid),
             families=(MAMBA,),
             concerns_attention=False,
-            rules_out={"cuda_graphs": "it was not measured for state space layers"},
+            rules_out={
+                "cuda_graphs": "it was not measured for state space layers",
+                "generation_graphs": "it was not tried for state space layers",
+            },
         ),
     ),
 )

@@ -8,6 +8,7 @@ tokens, L layers, h hidden size, s sequence length, V padded vocabulary).
 
 from __future__ import annotations
 
+from orchestrator.models.layers import prediction_layers
 from orchestrator.planning.flops.layers import attended, layers_flops
 from orchestrator.planning.flops.lora import lora_flops, lora_formula
 from orchestrator.planning.flops.t5 import T5_FORMULA, t5_flops
@@ -63,7 +64,7 @@ def formula(job: JobSpec) -> str:
         return f"{of_layers}; plus {vision_formula(model.image_encoder)}"
     if model.has_linear_attention:
         return f"{of_layers}{LINEAR_FORMULA}"
-    if model.predicts_further:
+    if prediction_layers(model):
         return f"{of_layers}; {CAUSAL_FURTHER_FORMULA if causal else FURTHER_FORMULA}"
     has_head = model.family.is_masked_lm and not causal
     return of_layers.replace(" + 6*V*h)", f" + 6*V*h{_MASKED_LM_HEAD})") if has_head else of_layers
@@ -97,8 +98,9 @@ def _flops(job: JobSpec, tokens: int, padded_vocab: int, *, causal: bool) -> flo
         return float(tokens * layers)
     h = model.hidden_size
     head = h if model.family.is_masked_lm and not causal else 0
-    outputs = (1 + model.mtp_num_layers) * padded_vocab
-    norms = _NORMS_OF_PREDICTION * model.mtp_num_layers if causal else 0
+    further = len(prediction_layers(model))
+    outputs = (1 + further) * padded_vocab
+    norms = _NORMS_OF_PREDICTION * further if causal else 0
     flops = float(tokens * (layers + 6 * (outputs + head + norms) * h))
     return flops + tokens / model.seq_length * vision_flops(model)
 

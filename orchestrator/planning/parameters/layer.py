@@ -35,6 +35,14 @@ def expert_parameters(model: ModelSpec, degrees: Degrees, layer: Layer) -> int:
     return matrices + expert_adapter_parameters(model, degrees, layer)
 
 
+def inactive_parameters(model: ModelSpec, layer: Layer) -> int:
+    """Parameters of experts that a token does not pass."""
+    routing = next((each.routing for each in matrices_of(model, layer) if each.routing is not None), None)
+    if routing is None:
+        return 0
+    return expert_parameters(model, Degrees(), layer) // routing.experts * (routing.experts - routing.chosen)
+
+
 def stage_expert_parameters(job: JobSpec) -> tuple[int, ...]:
     """Parameters of experts on any rank of each pipeline stage. Fewer ranks hold the same experts than hold the same
     other weights.

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from megatron.core.transformer.moe.moe_layer import MoELayer
 
+from orchestrator.models.layers import prediction_layers
 from orchestrator.runtime import megatron_compat
 from orchestrator.runtime.processes.process_groups import Ranks
 from orchestrator.spec.job import JobSpec
@@ -22,7 +23,7 @@ _KEYS = {
 
 def auxiliary_losses(job: JobSpec) -> tuple[str, ...]:
     """The names under which they are reported: those that balance experts, and those of further tokens."""
-    further = range(1, job.model.mtp_num_layers + 1)
+    further = range(1, len(prediction_layers(job.model)) + 1)
     return (*(f"moe/{name}" for name in _of_experts(job)), *(f"mtp/loss_{depth}" for depth in further))
 
 
@@ -46,7 +47,7 @@ class AuxiliaryLosses:
     def __init__(self, job: JobSpec, modules: Sequence[Any], ranks: Ranks) -> None:
         self.names = auxiliary_losses(job)
         self._keys = _of_experts(job)
-        self._depths = job.model.mtp_num_layers
+        self._depths = len(prediction_layers(job.model))
         self._predicting = [chunk for chunk in modules if getattr(chunk, "mtp_process", False)]
         self._layers = sum(isinstance(module, MoELayer) for chunk in modules for module in chunk.modules())
         # Of a load-balancing loss each of the ranks that share its tokens has a part; of the other a mean of its own.
