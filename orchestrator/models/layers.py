@@ -61,6 +61,16 @@ def mixers_of(model: Any) -> tuple[TokenMixer, ...]:
     return tuple(map(attentions.__getitem__, model.linear_attention_layers))
 
 
+def layer_kinds(model: Any) -> dict[str, int]:
+    """How many layers are of each kind, by its name for people; nothing for a transformer whose layers are alike."""
+    if model.family.is_hybrid:
+        names = [MIXERS[letter].name for letter in layer_pattern(model)]
+        return {mixer.name: names.count(mixer.name) for mixer in MIXERS.values() if mixer.name in names}
+    mixers = mixers_of(model)
+    kinds = (GATED_DELTA_NET, attention_of(model))
+    return {block.title: mixers.count(block) for block in kinds} if len(set(mixers)) > 1 else {}
+
+
 def blocks_of(model: Any) -> tuple[Block, ...]:
     """Its attention, and every block that is none; of these, some may be in no layer of it."""
     return (attention_of(model), *(block for block in BLOCKS if block not in ATTENTIONS))

@@ -88,6 +88,11 @@ class Block:
     def matrices(self) -> MatricesPart:
         return cast("MatricesPart", self.part("matrices"))
 
+    @property
+    def formula(self) -> str:
+        """What of its FLOPs the formula of a decoder does not say, by `FORMULA` in matrices.py."""
+        return str(getattr(self.matrices, "FORMULA", ""))
+
     @cached_property
     def memory(self) -> MemoryPart:
         return cast("MemoryPart", self.part("memory"))
@@ -257,6 +262,8 @@ class PredictionBlock(Block):
 class TokenMixer(Block):
     """What is in the place of self-attention in a transformer's layer."""
 
+    title = "attention"
+    """For people."""
     prefix = "self_attention."
     counts_mlp = True
 
@@ -291,6 +298,7 @@ class TokenMixer(Block):
 class LinearAttentionBlock(TokenMixer):
     """An attention whose tokens share a state instead of attending to each other, in some layers of a model."""
 
+    title = "linear attention"
     recomputes_itself = True
 
     @cached_property

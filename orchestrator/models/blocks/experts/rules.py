@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from orchestrator.errors import Problem
 from orchestrator.fields.paths import CP, DP, EP, GPUS, TP
 from orchestrator.fields.refusals import Refusal, Unavailable, divisors_of, multiples_of, quotient, ratio
+from orchestrator.models.blocks.experts import upcycling
 from orchestrator.models.blocks.experts.fields import ExpertsSpec
 from orchestrator.models.blocks.registry import FEATURES
 from orchestrator.models.blocks.rules import by_switch
@@ -27,7 +28,7 @@ SCALING = "model.moe_router_topk_scaling_factor"
 PROBS_ON_INPUT = "model.moe_apply_probs_on_input"
 GROUPS, GROUP_TOPK = "model.moe_router_num_groups", "model.moe_router_group_topk"
 GROUP_SCORE = "model.moe_router_group_score_topk"
-BIAS, GROUPED = "model.add_bias_linear", "model.moe_grouped_gemm"
+BIAS, GROUPED, LORA = "model.add_bias_linear", "model.moe_grouped_gemm", "model.lora"
 
 
 def experts_are_there(job: Job[ExpertFields]) -> Iterator[Problem]:
@@ -273,6 +274,21 @@ def grouped_gemm(job: Job[ExpertFields]) -> Iterator[Problem]:
         yield Problem(message, (GROUPED, "runtime.layers"), "leave it out, or write layers: transformer_engine")
 
 
+def frozen_routers(job: Job[ExpertFields]) -> Iterator[Problem]:
+    """Everything beside the adapters stays as it is, the bias by which experts are chosen too: else they would belong
+    to other weights than those that they stand beside.
+    """
+    model = job.model
+    if not (model.has_adapters and model.has_experts):
+        return
+    if model.moe_router_enable_expert_bias and model.moe_router_bias_update_rate:
+        message = "adapters alone are trained, but a step would change the bias of the router's experts"
+        yield Problem(message, (LORA, "model.moe_router_bias_update_rate"), "write moe_router_bias_update_rate: 0")
+    if model.moe_grouped_gemm:
+        message = "adapters stand beside torch's layers, but grouped matrix products are Transformer Engine's"
+        yield Problem(message, (LORA, GROUPED), "leave moe_grouped_gemm out")
+
+
 def recomputed_experts(job: Job[ExpertFields]) -> Iterator[Problem]:
     """A module that is recomputed is there: `mlp` is a dense MLP, `moe` the experts of a layer that has some."""
     modules, paths = job.runtime.recompute_modules or (), ("runtime.recompute_modules", EXPERTS)
@@ -302,5 +318,7 @@ RULES: RulesByTopic = {
         expert_widths,
         grouped_gemm,
         recomputed_experts,
+        frozen_routers,
+        *upcycling.RULES,
     ),
 }
