@@ -8,9 +8,9 @@ from typing import Any, Final, Literal, NamedTuple
 
 from orchestrator.models.registry import BERT, GPT, ModelFamily
 
-Kernels = Literal["cuda_graphs", "flash_attention", "generation_graphs", "tensor_overlap"]
-"""What a job is given unless something rules it out: passes as CUDA graphs, FlashAttention 4, passes of generation as
-CUDA graphs, and tensor parallelism that sends while it multiplies."""
+RuledOut = Literal["cuda_graphs", "flash_attention", "generation_graphs", "images", "tensor_overlap"]
+"""What some features rule out: passes as CUDA graphs, FlashAttention 4, passes of generation as CUDA graphs, images
+among the tokens, and tensor parallelism that sends while it multiplies."""
 
 
 class Feature(NamedTuple):
@@ -27,7 +27,7 @@ class Feature(NamedTuple):
     concerns_attention: bool = True
     """Whether it goes with those attentions only whose rows list it. It does not where it has nothing to do with
     attention, or where rules of its block say with which it goes."""
-    rules_out: Mapping[Kernels, str] = MappingProxyType({})
+    rules_out: Mapping[RuledOut, str] = MappingProxyType({})
     """Which of these a job with it has not, each with the reason."""
 
 
@@ -36,7 +36,10 @@ OF_JOBS: Final = (
         "adapters",
         "model.lora",
         lambda job: bool(job.model.has_adapters),
-        rules_out={"tensor_overlap": "adapters stand beside torch's layers"},
+        rules_out={
+            "images": "adapters freeze everything else, including what should learn from images",
+            "tensor_overlap": "adapters stand beside torch's layers",
+        },
     ),
     Feature(
         "context_parallelism",

@@ -119,6 +119,10 @@ class Block:
         """Fields of a model that generates, which a training has otherwise; so many tokens are drafted at a time."""
         return {}
 
+    def losses(self, model: Any) -> dict[str, str]:
+        """Losses that it adds to the loss: by the names under which they are reported, megatron-core's names."""
+        return {}
+
     def prepare(self, chunks: Iterable[Any], model: Any) -> None:
         """Change its modules in built model chunks, where megatron-core builds them otherwise."""
 
@@ -208,6 +212,9 @@ class RoutedBlock(FeedForwardBlock):
 
     def at_inference(self, drafts: int) -> dict[str, Any]:
         return {"moe_expert_capacity_factor": None}
+
+    def losses(self, model: Any) -> dict[str, str]:
+        return self.layers.losses(model)
 
     def prepare(self, chunks: Iterable[Any], model: Any) -> None:
         self.layers.prepare(chunks, model)

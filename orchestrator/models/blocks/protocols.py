@@ -122,7 +122,9 @@ class LayersPart(Protocol):
 
 
 class RoutedLayers(LayersPart, Protocol):
-    """The same of experts, and what their routers do otherwise than megatron-core builds them."""
+    """The same of experts, with their losses, and what their routers do otherwise than megatron-core builds them."""
+
+    def losses(self, model: Any) -> dict[str, str]: ...
 
     def prepare(self, chunks: Iterable[Any], model: Any) -> None: ...
 

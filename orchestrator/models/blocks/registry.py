@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from orchestrator.models.blocks.protocols import AttentionMatrices
     from orchestrator.models.blocks.residual_stream.fields import ResidualStreamSpec
     from orchestrator.models.blocks.state_space.fields import StateSpaceSpec
-    from orchestrator.models.features import Kernels
+    from orchestrator.models.features import RuledOut
     from orchestrator.models.registry import ModelFamily
 
 
@@ -167,6 +167,7 @@ EXPERTS: Final = RoutedBlock(
             rules_out={
                 "cuda_graphs": "the number of tokens per expert changes in each pass",
                 "generation_graphs": "the host asks the GPU which experts are chosen",
+                "images": "experts with images are not in this version",
                 "tensor_overlap": "it was not measured for layers with experts",
             },
         ),
@@ -230,11 +231,11 @@ FEATURES: Final[Mapping[str, Feature]] = {
 """What blocks offer, and what no block brings, by name."""
 
 
-def ruled_out(job: Any, kernels: Kernels) -> Iterator[tuple[str, str]]:
-    """Fields by which a job has features that rule kernels out, each with the reason."""
+def ruled_out(job: Any, what: RuledOut) -> Iterator[tuple[str, str]]:
+    """Fields by which a job has features that rule something out, each with the reason."""
     for feature in FEATURES.values():
-        if kernels in feature.rules_out and feature.is_used(job):
-            yield feature.path, feature.rules_out[kernels]
+        if what in feature.rules_out and feature.is_used(job):
+            yield feature.path, feature.rules_out[what]
 
 
 def block_flags() -> tuple[BlockFlags, ...]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from orchestrator.errors import Problem
 from orchestrator.fields.paths import TP
 from orchestrator.fields.refusals import Refusal, divisors_of, multiples_of, quotient
-from orchestrator.models.blocks.registry import FEATURES
+from orchestrator.models.blocks.registry import FEATURES, ruled_out
 from orchestrator.spec.job_sections import JobSections
 from orchestrator.spec.rules.base import Rule
 
@@ -16,8 +16,6 @@ _IMAGE, _PATCH = "model.vision.image_size", "model.vision.patch_size"
 _WIDTH, _HEADS, _FFN = (f"model.vision.{name}" for name in ("hidden_size", "num_attention_heads", "ffn_hidden_size"))
 _HIDDEN = "model.hidden_size"
 _NOT_TRIED = {
-    "model.lora": "adapters freeze everything else, including what should learn from images",
-    "model.num_experts": "experts with images are not in this version",
     "runtime.train_step": "a custom step would not pass images to the model",
     "precision.fp8": "the image encoder was not tested in FP8",
     "precision.fp4": "the image encoder was not tested in FP4",
@@ -33,6 +31,8 @@ def seeing_decoders(job: JobSections) -> Iterator[Problem]:
     if model.family not in FEATURES["images"].families:
         message = f"images are for architecture gpt only, but architecture is {model.architecture}"
         yield Problem(message, (VISION, "model.architecture"), "leave vision out")
+    for path, reason in ruled_out(job, "images"):
+        yield Problem(f"does not go with model.vision: {reason}", (path, VISION), "leave it out")
     for path, reason in _NOT_TRIED.items():
         section, _, name = path.partition(".")
         if getattr(getattr(job, section), name) is not None:
