@@ -48,24 +48,15 @@ OF_JOBS: Final = (
         rules_out={"flash_attention": "it does not exchange keys and values"},
     ),
     Feature("conversations", "data.chat", lambda job: bool(job.data.has_conversations)),
-    Feature(
-        "flash_attention",
-        "runtime.attention_backend",
-        lambda job: bool(job.runtime.attention_backend == "flash"),
-    ),
+    Feature("flash_attention", "runtime.attention_backend", lambda job: bool(job.runtime.attention_backend == "flash")),
     Feature(
         "images",
         "model.vision",
         lambda job: bool(job.model.has_vision),
-        rules_out={
-            "cuda_graphs": "it was not measured for images",
-            "tensor_overlap": "it was not measured for images",
-        },
+        rules_out={"cuda_graphs": "it was not measured for images", "tensor_overlap": "it was not measured for images"},
     ),
     Feature(
-        "joined_loss",
-        "runtime.fused_linear_cross_entropy",
-        lambda job: bool(job.runtime.fused_linear_cross_entropy),
+        "joined_loss", "runtime.fused_linear_cross_entropy", lambda job: bool(job.runtime.fused_linear_cross_entropy)
     ),
     Feature("rotated_projection"),
     Feature(
@@ -76,11 +67,7 @@ OF_JOBS: Final = (
         concerns_attention=False,
         rules_out={"tensor_overlap": "micro-batches of a task have other shapes"},
     ),
-    Feature(
-        "tensor_overlap",
-        "parallelism.tp_comm_overlap",
-        lambda job: bool(job.parallelism.tp_comm_overlap is True),
-    ),
+    Feature("tensor_overlap", "parallelism.tp_comm_overlap", lambda job: bool(job.parallelism.tp_comm_overlap is True)),
 )
 """What no block brings: low-rank adapters, sequences cut over ranks, training on conversations, FlashAttention 4,
 images among the tokens, an output layer joined with its loss, rotary positions applied by a kernel of our own, a head
