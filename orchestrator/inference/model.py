@@ -29,7 +29,6 @@ from orchestrator.inference.loading import open_network
 from orchestrator.inference.network import Network
 from orchestrator.inference.requests import MOST_TOKENS, Request, token_ids
 from orchestrator.inference.texts import Continuation, TextDelta
-from orchestrator.models.layers import prediction_layers
 from orchestrator.models.registry import FAMILIES, ModelFamily
 from orchestrator.planning.layout.replica import at_layout
 from orchestrator.run_directory.checkpoints.commit_markers import Commit
@@ -300,7 +299,7 @@ class Model:
                 code="model_cannot_generate",
             )
         if not self._family.is_encoder_decoder:
-            return (SelfDraftingRunner if prediction_layers(self.job.model) else DecoderRunner)(self.network)
+            return (SelfDraftingRunner if self.job.model.predicts_further else DecoderRunner)(self.network)
         start = decoder_start(self.tokenizer)
         if start >= self.vocab_size:
             raise UserError(

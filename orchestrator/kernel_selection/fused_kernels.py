@@ -15,7 +15,7 @@ def rotates_projection(job: JobSpec, layers: Layers) -> bool:
     """
     model, degrees = job.model, job.parallelism
     own = model.query_groups >= degrees.tensor_model_parallel_size
-    in_family = model.family in FEATURES["rotated_projection"].families
+    in_family = FEATURES["rotated_projection"].goes_with(model.family)
     supports = in_family and model.attention.supports("rotated_projection")
     is_rotated = supports and model.position_embedding_type == "rope"
     plainly = degrees.context_parallel_size == 1 and not model.keeps_scores("torch")

@@ -30,6 +30,10 @@ class Feature(NamedTuple):
     rules_out: Mapping[RuledOut, str] = MappingProxyType({})
     """Which of these a job with it has not, each with the reason."""
 
+    def goes_with(self, family: ModelFamily) -> bool:
+        """Whether models of a family may have it."""
+        return family in self.families
+
 
 OF_JOBS: Final = (
     Feature(

@@ -16,7 +16,7 @@ _HEAD_DIMS = (64, 128)
 def obstacles(job: JobSections) -> Iterator[tuple[str, str]]:
     """Fields that rule it out, each with the reason."""
     model, runtime = job.model, job.runtime
-    if model.family not in FEATURES["flash_attention"].families:
+    if not FEATURES["flash_attention"].goes_with(model.family):
         yield "model.architecture", "it is for the layers of a GPT"
     if not model.attention.supports("flash_attention"):
         yield f"model.{model.attention.field}", "it was not measured with this attention"

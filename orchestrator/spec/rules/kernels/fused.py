@@ -18,7 +18,7 @@ def fused_linear_cross_entropy(job: JobSections) -> Iterator[Problem]:
     if not job.runtime.fused_linear_cross_entropy:
         return
     hint = "leave it out"
-    if job.model.family not in FEATURES["joined_loss"].families:
+    if not FEATURES["joined_loss"].goes_with(job.model.family):
         message = f"fuses the output layer and the loss of a decoder, but architecture is {job.model.architecture}"
         yield Problem(message, (JOINED, "model.architecture"), hint)
     if job.model.final_logit_softcapping is not None:

@@ -17,7 +17,7 @@ def adapted_model(job: JobSections) -> Iterator[Problem]:
     model = job.model
     if not model.has_adapters:
         return
-    if model.family not in FEATURES["adapters"].families:
+    if not FEATURES["adapters"].goes_with(model.family):
         yield Problem("adapters are for architecture gpt only", (LORA, "model.architecture"), "leave it out")
 
 

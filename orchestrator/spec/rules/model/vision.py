@@ -28,7 +28,7 @@ def seeing_decoders(job: JobSections) -> Iterator[Problem]:
     model = job.model
     if not model.has_vision:
         return
-    if model.family not in FEATURES["images"].families:
+    if not FEATURES["images"].goes_with(model.family):
         message = f"images are for architecture gpt only, but architecture is {model.architecture}"
         yield Problem(message, (VISION, "model.architecture"), "leave vision out")
     for path, reason in ruled_out(job, "images"):
@@ -46,7 +46,7 @@ def seeing_decoders(job: JobSections) -> Iterator[Problem]:
 def conversations_with_images(job: JobSections) -> Iterator[Problem]:
     """Images stand in conversations, each of which is a sequence of its own."""
     data = job.data
-    if not job.model.has_vision or job.model.family not in FEATURES["images"].families or data.random_tokens:
+    if not job.model.has_vision or not FEATURES["images"].goes_with(job.model.family) or data.random_tokens:
         return
     if not data.has_conversations:
         yield Problem(

@@ -37,7 +37,7 @@ def obstacles(job: JobSections) -> Iterator[tuple[str, str]]:
     if runtime.layers == "torch" or runtime.device == "cpu":
         field = "runtime.layers" if runtime.layers == "torch" else "runtime.device"
         yield field, "it needs Transformer Engine's layers, on GPUs"
-    if model.family not in FEATURES["tensor_overlap"].families:
+    if not FEATURES["tensor_overlap"].goes_with(model.family):
         yield "model.architecture", "it was measured only for decoders"
     if not model.attention.supports("tensor_overlap"):
         yield f"model.{model.attention.field}", "it was not measured with this attention"

@@ -19,7 +19,7 @@ def conversations(job: JobSections) -> Iterator[Problem]:
     data = job.data
     if not data.has_conversations:
         return
-    if job.model.family not in FEATURES["conversations"].families:
+    if not FEATURES["conversations"].goes_with(job.model.family):
         message = f"conversations are for architecture gpt only, but architecture is {job.model.architecture}"
         yield Problem(message, (CHAT, "model.architecture"), "leave chat out")
     unread = {

@@ -19,7 +19,7 @@ def task_model(job: JobSections) -> Iterator[Problem]:
     if not job.has_task:
         return
     model = job.model
-    if model.family not in FEATURES["task_head"].families:
+    if not FEATURES["task_head"].goes_with(model.family):
         message = f"a task's head is for architecture: bert, but architecture is {model.architecture}"
         yield Problem(message, (TASK, "model.architecture"), "leave the task out, or write architecture: bert")
     elif not model.bert_binary_head:
