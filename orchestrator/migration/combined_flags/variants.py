@@ -121,9 +121,9 @@ def _carry_scaling(given: GivenFlags, flag: str, factor: str, kind: str) -> None
 
 
 def write_scaling(writer: FlagWriter) -> None:
-    scaling = writer.job.model.rope_scaling
-    if scaling is None or writer.job.model.has_latent_attention:
-        return  # latent attention has flags of its own
+    scaling, own_flags = writer.job.model.rope_scaling, writer.job.model.attention.flags.translated
+    if scaling is None or any(SCALING in each.paths for each in own_flags):
+        return
     if scaling.type == "linear" and scaling.factor.is_integer():
         writer.add("MODEL", "rotary-seq-len-interpolation-factor", int(scaling.factor))
     elif scaling.type == "llama3" and all(getattr(scaling, name) == value for name, value in LLAMA_SCALING.items()):

@@ -102,6 +102,10 @@ class AttentionOfPackage(AttentionBlock):
         )
         self._package = package.__name__
 
+    @property
+    def flags(self) -> BlockFlags:
+        return GROUPED_QUERY.flags
+
     def part(self, name: str) -> Any:
         module = f"{self._package}.{name}"
         if importlib.util.find_spec(module) is None:

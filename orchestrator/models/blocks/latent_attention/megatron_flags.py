@@ -135,7 +135,7 @@ FLAGS = BlockFlags(
             {LATENT: 0, **dict.fromkeys((*_WIDTHS, _ROPE_TYPE, _FACTOR, _MSCALE, _MSCALE_ALL), 1)},
             read,
             write,
-            (*_WIDTHS.values(),),
+            (*_WIDTHS.values(), SCALING),
         ),
     ),
     patterns=(FlagPattern("cache-mla-latents", INFERENCE, "none"),),
