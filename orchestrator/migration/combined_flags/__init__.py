@@ -1,6 +1,5 @@
 """Flags of Megatron-LM that are translated together, in both directions: read into a job, written from one."""
 
-from orchestrator.migration.combined_flags.base import FlagGroup
 from orchestrator.migration.combined_flags.data import DATA
 from orchestrator.migration.combined_flags.initial_weights import INITIAL_WEIGHTS
 from orchestrator.migration.combined_flags.kernels import KERNELS_TOGETHER
@@ -12,12 +11,13 @@ from orchestrator.migration.combined_flags.task import TASK
 from orchestrator.migration.combined_flags.tracking import TRACKING
 from orchestrator.migration.combined_flags.training import TRAINING
 from orchestrator.migration.combined_flags.variants import VARIANTS
+from orchestrator.models.blocks.flags import FlagGroup
 from orchestrator.models.blocks.registry import block_flags
 
 TOGETHER: tuple[FlagGroup, ...] = (
     *VARIANTS,
     *MODEL,
-    *(FlagGroup(*each) for flags in block_flags() for each in flags.translated),
+    *(group for flags in block_flags() for group in flags.translated),
     *DATA,
     *TASK,
     *TRAINING,

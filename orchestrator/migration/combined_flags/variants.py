@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from orchestrator.fields.flag_values import FREQUENCY
-from orchestrator.migration.combined_flags.base import FlagGroup
 from orchestrator.migration.megatron_flags.flag_writer import FlagWriter
 from orchestrator.migration.megatron_flags.given_flags import MEGATRON, GivenFlags
 from orchestrator.migration.report import WRITE_IT
+from orchestrator.models.blocks.flags import FlagGroup
 
 ACTIVATION, SCALING = "model.activation", "model.rope_scaling"
 _MAMBA_LAYERS = ["megatron.core.models.mamba.mamba_layer_specs", "mamba_stack_spec"]

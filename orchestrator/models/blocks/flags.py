@@ -49,13 +49,15 @@ class FlagWriter(Protocol):
     def say_otherwise(self, path: str, reason: str) -> None: ...
 
 
-class TranslatedFlags(NamedTuple):
+class FlagGroup(NamedTuple):
     """Flags that mean something together, and the fields that they are."""
 
     flags: dict[str, int | None]
     """Each with how many words it takes; None for any number."""
-    read: Callable[[GivenFlags], None]
-    write: Callable[[FlagWriter], None]
+    read: Callable[[Any], None]
+    """From GivenFlags."""
+    write: Callable[[Any], None]
+    """To a FlagWriter."""
     paths: tuple[str, ...]
 
 
@@ -104,7 +106,7 @@ class CheckpointArguments(NamedTuple):
 class BlockFlags:
     """The flags of a block that are not one field each with its values (`MegatronFlag` in fields.py)."""
 
-    translated: tuple[TranslatedFlags, ...] = ()
+    translated: tuple[FlagGroup, ...] = ()
     old_names: Mapping[str, str] = field(default_factory=dict)
     """What other releases and forks call some of them, with the same values."""
     without_field: tuple[FlagsWithoutField, ...] = ()

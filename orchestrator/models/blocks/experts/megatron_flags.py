@@ -12,12 +12,12 @@ from orchestrator.models.blocks.flags import (
     NOT_MEASURED,
     BlockFlags,
     CheckpointArguments,
+    FlagGroup,
     FlagPattern,
     FlagsWithoutField,
     FlagWriter,
     GivenFlags,
     IdleFlags,
-    TranslatedFlags,
     all_but,
 )
 
@@ -187,7 +187,7 @@ def _write_upcycling(writer: FlagWriter) -> None:
     writer.unsaid_value(UPCYCLE, reason)
 
 
-_TOGETHER = TranslatedFlags(
+_TOGETHER = FlagGroup(
     {
         "num-experts": None,  # Megatron-DeepSpeed takes one for each layer
         **{flag: None if flag in _SEVERAL else kind.values for flag, _, kind in _ROWS},
