@@ -14,7 +14,7 @@ from pydantic import ValidationError
 
 from orchestrator.conversion.megatron import sentences
 from orchestrator.errors import UserError
-from orchestrator.migration.combined_flags.variants import LLAMA_SCALING
+from orchestrator.migration.flag_groups.variants import LLAMA_SCALING
 from orchestrator.migration.to_megatron import to_megatron
 from orchestrator.models.blocks.registry import block_flags
 from orchestrator.models.registry import GPT, ModelFamily

@@ -31,4 +31,4 @@ def write(writer: FlagWriter) -> None:
     writer.add("RUNTIME", "manual-gc")
 
 
-KERNELS_TOGETHER = (FlagGroup({}, read, write, ()),)
+KERNELS = (FlagGroup({}, read, write, ()),)

@@ -7,7 +7,7 @@ from pathlib import PurePath
 from typing import Any, get_args
 
 from orchestrator.fields.flag_values import whole_number
-from orchestrator.migration.combined_flags.data import BLEND, RANDOM, SPLIT, VALIDATION
+from orchestrator.migration.flag_groups.data import BLEND, RANDOM, SPLIT, VALIDATION
 from orchestrator.migration.megatron_flags.flag_writer import FlagWriter
 from orchestrator.migration.megatron_flags.given_flags import GivenFlags
 from orchestrator.migration.report import WRITE_IT

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from orchestrator.migration.combined_flags.training import as_name
+from orchestrator.migration.flag_groups.training import as_name
 from orchestrator.migration.megatron_flags.flag_writer import FlagWriter
 from orchestrator.migration.megatron_flags.given_flags import GivenFlags
 from orchestrator.migration.report import Source
