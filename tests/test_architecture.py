@@ -356,9 +356,9 @@ def test_events_are_typed_everywhere_but_in_their_room() -> None:
 
 
 # What ties tests to how code is written (support/ties.py), and how often it may be so: these may only go down.
-# Checks of warnings, whose problems get the codes of `verdict.WARNINGS`; a rule's problems get its name.
+# Checks of warnings, whose problems get the codes of `warnings.WARNINGS`; a rule's problems get its name.
 CODED_BY_THEIR_CALLER = {
-    "planning/verdict.py",
+    "planning/warnings.py",
     "planning/checks/preflight_checks.py",
     "planning/checks/unusual_values.py",
     "planning/suggestions/bubble.py",

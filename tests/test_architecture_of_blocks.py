@@ -16,7 +16,7 @@ _SETTING = "megatron-core's configuration, which has a setting of that name"
 READS_FIELDS_OF_BLOCKS = {
     "cli/models/hugging_face.py": "the option --mtp writes it",
     "conversion/megatron/arguments.py": "arguments of Megatron-LM's checkpoints",
-    "conversion/megatron/names.py": "keys of Megatron-LM's checkpoints",
+    "conversion/megatron/checkpoint_keys.py": "keys of Megatron-LM's checkpoints",
     "dashboard/report/runs.py": "key facts of a run",
     "kernel_selection/experts.py": "which kernels compute experts",
     "kernel_selection/layers.py": "which layers have these kernels",

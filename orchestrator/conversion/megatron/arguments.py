@@ -12,7 +12,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from orchestrator.conversion.megatron import sentences
+from orchestrator.conversion.megatron import bert_and_t5
 from orchestrator.errors import UserError
 from orchestrator.migration.flag_groups.variants import LLAMA_SCALING
 from orchestrator.migration.to_megatron import to_megatron
@@ -68,7 +68,7 @@ def to_model(arguments: Mapping[str, Any], family: ModelFamily = GPT) -> dict[st
             f"the checkpoint's arguments do not say {', '.join(missing)}: give the job with --job",
             code="missing_megatron_arguments",
         )
-    arguments = sentences.with_known_layers(arguments, family)
+    arguments = bert_and_t5.with_known_layers(arguments, family)
     stray = {what for name, what in _NOT_HERE.items() if arguments.get(name) not in (*_UNSET, *_KNOWN.get(name, ()))}
     if stray:
         raise UserError(
@@ -87,7 +87,7 @@ def to_model(arguments: Mapping[str, Any], family: ModelFamily = GPT) -> dict[st
     fuses = arguments.get("bias_gelu_fusion") and arguments.get("add_bias_linear") and not arguments.get("num_experts")
     plain = "gelu_tanh" if fuses else "gelu"
     model["activation"] = next((ours for name, ours in _ACTIVATIONS.items() if arguments.get(name)), plain)
-    return {**model, **_window(arguments), **sentences.to_fields(arguments, family)}
+    return {**model, **_window(arguments), **bert_and_t5.to_fields(arguments, family)}
 
 
 _UNSET: tuple[Any, ...] = (None, False, 0, "", [], {})
@@ -157,7 +157,7 @@ def network_of(model: ModelSpec) -> dict[str, Any]:
         **model.model_dump(),
         "ffn_hidden_size": None if all(model.moe_layers) else model.ffn_size,
         "max_position_embeddings": model.positions if model.position_embedding_type == "learned_absolute" else None,
-        **sentences.network(model),
+        **bert_and_t5.network(model),
     }
     for flags in block_flags():
         found |= flags.network(model)
@@ -166,13 +166,13 @@ def network_of(model: ModelSpec) -> dict[str, Any]:
 
 def require_representable(job: JobSpec) -> None:
     """Raises UserError when Megatron-LM has no such network, or its arguments cannot say it."""
-    if not sentences.has_layout(job.model.family) or job.has_task:
+    if not bert_and_t5.has_layout(job.model.family) or job.has_task:
         what = "has a task" if job.has_task else f"is a {job.model.family.name}"
         raise UserError(
             f"{job.name} {what}: checkpoints for Megatron-LM support only GPT, BERT and T5",
             code="family_not_in_megatron",
         )
-    sentences.require_halves_alike(job)
+    bert_and_t5.require_halves_alike(job)
     if job.model.has_vision:
         raise UserError(
             f"{job.name} has images (model.vision), which checkpoints for Megatron-LM do not support: "
@@ -210,7 +210,7 @@ def to_arguments(job: JobSpec, *, iteration: int, consumed_samples: int, padded_
         **flags,
         **{name: getattr(model, name) for name in names},
         **{theirs: getattr(model, ours) for theirs, ours in _RENAMED.items()},
-        **sentences.to_arguments(model),
+        **bert_and_t5.to_arguments(model),
         "ffn_hidden_size": model.ffn_size,
         "kv_channels": model.head_dim,
         "add_qkv_bias": model.has_qkv_bias,
