@@ -107,7 +107,7 @@ def layers_differ(model: Any) -> bool:
 
 def matrices_of(model: Any, layer: Layer) -> tuple[Matrix, ...]:
     """The matrices of a layer, in the order in which they are computed with."""
-    return tuple(matrix for block in layer for matrix in block.matrices.matrices(model))
+    return tuple(matrix for block in layer for matrix in block.parameters.matrices(model))
 
 
 def layer_pattern(model: Any) -> str:

@@ -29,15 +29,15 @@ if TYPE_CHECKING:
         FeedForwardMemory,
         KeepingLayers,
         LayersPart,
-        MatricesPart,
         MemoryPart,
         MixerLayers,
         MovingPart,
+        ParametersPart,
         RoutedLayers,
         RoutedMemory,
         RoutedTime,
         RulesPart,
-        StateSpaceMatrices,
+        StateSpaceParameters,
         WeightsPart,
     )
 
@@ -85,13 +85,13 @@ class Block:
         return cast("RulesPart", self.part("rules"))
 
     @cached_property
-    def matrices(self) -> MatricesPart:
-        return cast("MatricesPart", self.part("matrices"))
+    def parameters(self) -> ParametersPart:
+        return cast("ParametersPart", self.part("parameters"))
 
     @property
     def formula(self) -> str:
-        """What of its FLOPs the formula of a decoder does not say, by `FORMULA` in matrices.py."""
-        return str(getattr(self.matrices, "FORMULA", ""))
+        """What of its FLOPs the formula of a decoder does not say, by `FORMULA` in parameters.py."""
+        return str(getattr(self.parameters, "FORMULA", ""))
 
     @cached_property
     def memory(self) -> MemoryPart:
@@ -232,15 +232,15 @@ class StateSpaceBlock(Block):
     prefix = "mixer."
 
     @cached_property
-    def matrices(self) -> StateSpaceMatrices:
-        return cast("StateSpaceMatrices", self.part("matrices"))
+    def parameters(self) -> StateSpaceParameters:
+        return cast("StateSpaceParameters", self.part("parameters"))
 
     @cached_property
     def layers(self) -> KeepingLayers:
         return cast("KeepingLayers", self.part("layers"))
 
     def scan(self, model: Any) -> Scan:
-        return self.matrices.scan(model)
+        return self.parameters.scan(model)
 
     def keep(self, layer: Any, with_cache: Callable[[Any], Any]) -> Any:
         return self.layers.keep(layer, with_cache)
@@ -309,8 +309,8 @@ class LinearAttentionBlock(TokenMixer):
     recomputes_itself = True
 
     @cached_property
-    def matrices(self) -> StateSpaceMatrices:
-        return cast("StateSpaceMatrices", self.part("matrices"))
+    def parameters(self) -> StateSpaceParameters:
+        return cast("StateSpaceParameters", self.part("parameters"))
 
     def scan(self, model: Any) -> Scan:
-        return self.matrices.scan(model)
+        return self.parameters.scan(model)

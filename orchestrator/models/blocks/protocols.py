@@ -41,21 +41,21 @@ class RulesPart(Protocol):
         """Those of the rules that say whether tensor-parallel ranks can share its matrices."""
 
 
-class MatricesPart(Protocol):
-    """`matrices.py` of any block: what parameters, FLOPs and the products' seconds follow from."""
+class ParametersPart(Protocol):
+    """`parameters.py` of any block: what parameters, FLOPs and the products' seconds follow from."""
 
     def matrices(self, model: Any) -> tuple[Matrix, ...]: ...
 
     def other_parameters(self, model: Any, tp: int) -> int: ...
 
 
-class AttentionMatrices(MatricesPart, Protocol):
+class AttentionParameters(ParametersPart, Protocol):
     """The same of an attention."""
 
     def scores(self, model: Any) -> Scores: ...
 
 
-class StateSpaceMatrices(MatricesPart, Protocol):
+class StateSpaceParameters(ParametersPart, Protocol):
     """The same of a state space layer."""
 
     def scan(self, model: Any) -> Scan: ...

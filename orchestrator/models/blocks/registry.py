@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from orchestrator.models.blocks.latent_attention.fields import LatentAttentionSpec
     from orchestrator.models.blocks.mlp.fields import MlpSpec
     from orchestrator.models.blocks.multi_token_prediction.fields import MultiTokenPredictionSpec
-    from orchestrator.models.blocks.protocols import AttentionMatrices
+    from orchestrator.models.blocks.protocols import AttentionParameters
     from orchestrator.models.blocks.residual_stream.fields import ResidualStreamSpec
     from orchestrator.models.blocks.state_space.fields import StateSpaceSpec
     from orchestrator.models.features import RuledOut
@@ -74,11 +74,11 @@ class AttentionBlock(TokenMixer):
         return self.features is None or feature in self.features
 
     @cached_property
-    def matrices(self) -> AttentionMatrices:
-        return cast("AttentionMatrices", self.part("matrices"))
+    def parameters(self) -> AttentionParameters:
+        return cast("AttentionParameters", self.part("parameters"))
 
     def scores(self, model: Any) -> Scores:
-        return self.matrices.scores(model)
+        return self.parameters.scores(model)
 
     def settings(self, model: Any, setup: LayerSetup) -> dict[str, Any]:
         """Those of grouped-query attention, whose fields every model has, but for what it says otherwise."""

@@ -19,7 +19,7 @@ def layers_flops(model: ModelSpec, *, causal: bool = False) -> float:
 
 
 def _block_flops(model: ModelSpec, block: Block, causal: bool) -> float:
-    matrices = block.matrices.matrices(model)
+    matrices = block.parameters.matrices(model)
     routes = any(each.routing is not None for each in matrices)
     # Megatron-LM counts no routers.
     counted = [each for each in matrices if not (causal and routes and each.parallel == "replicated")]

@@ -45,7 +45,7 @@ def _unneeded(model: ModelSpec, scores: float) -> float:
     needed, found = False, 0.0
     for block in layers(model)[0]:
         leads = needed
-        for branch in _branches(block.matrices.matrices(model)):
+        for branch in _branches(block.parameters.matrices(model)):
             behind = needed
             for matrix in branch:
                 if not behind:
