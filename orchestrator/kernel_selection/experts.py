@@ -41,6 +41,13 @@ def multiplies_in_one_kernel(job: JobSections, layers: Layers) -> bool:
     return groups_experts(job, layers) and model.hidden_size % _WIDTH == 0 and inner % _WIDTH == 0
 
 
+def adds_weight_gradients(job: JobSections) -> bool:
+    """Whether a kernel of ours computes the weight gradients of all experts of a rank, where `multiplies_in_one_kernel`
+    and they are not quantized.
+    """
+    return job.precision.dtype != "fp32"
+
+
 def can_fuse_permutation(job: JobSections) -> bool:
     """Whether tokens are sorted by expert, and put back, in one kernel each. The plain way has the host wait for how
     many they are. Under `deterministic` it is the plain way: which block sizes are fastest is tried as a run begins.
