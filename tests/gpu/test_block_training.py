@@ -1,7 +1,6 @@
 """Blocks of newer models on several GPUs: a hundred steps on text, in bf16, end where one GPU ends.
 
-How far rounding alone takes such a training is measured beside it: one GPU with micro-batches of half the size. What is
-measured is kept in $MEASURED, and the same call again goes on where the last one ended:
+What is measured is kept in $MEASURED, and the same call again goes on where the last one ended:
 
     MEASURED=runs/measured python -m pytest tests/gpu/test_block_training.py -s
 """
@@ -75,7 +74,7 @@ OF = {
     "gemma-3": ("tp2", "tp2-dp2", "tp2-pp2"),
 }
 CASES = [(shape, name) for shape, names in OF.items() for name in names]
-ONE, HALVED = "one", "halved"
+ONE = "one"
 
 
 def shape_job(shape: str, name: str, text: str) -> JobSpec:
@@ -85,24 +84,24 @@ def shape_job(shape: str, name: str, text: str) -> JobSpec:
         f"{shape}-{name}",
         model=SHAPES[shape],
         data={"blend": [{"path": text}], "random_tokens": False},
-        batch={"micro_batch_size": 2 if name == HALVED else 4, "global_batch_size": 16},
+        batch={"micro_batch_size": 4, "global_batch_size": 16},
         parallelism=layout(**degrees),
         precision={"dtype": "bf16"},
-        optimizer={"lr": 1e-4, "min_lr": 1e-5},
+        optimizer={"lr": 3e-5, "min_lr": 3e-6},  # at 1e-4 gradient norms jumped by a third, and losses with them
         schedule={"train_iters": STEPS, "lr_warmup_iters": 30},
     )
 
 
 def jobs(text: str) -> list[JobSpec]:
     """Every job of this file; `text` is the prefix of a data set."""
-    return [shape_job(shape, name, text) for shape, names in OF.items() for name in (ONE, HALVED, *names)]
+    return [shape_job(shape, name, text) for shape, names in OF.items() for name in (ONE, *names)]
 
 
 @pytest.fixture(scope="module")
 def trained(request: pytest.FixtureRequest, meter: Meter, text: str) -> dict[str, Measured]:
     """What this session asks for and this machine can run, by the jobs' names: by the same few processes."""
     asked = {(shape, name) for shape, name in asked_of(request, "shape", "name")}
-    asked |= {(shape, name) for shape, _ in asked for name in (ONE, HALVED)}
+    asked |= {(shape, ONE) for shape, _ in asked}
     wanted = [
         job for job in (shape_job(shape, name, text) for shape, name in sorted(asked)) if job.world_size <= gpu_count()
     ]
@@ -118,13 +117,13 @@ def last(found: Measured) -> float:
 @pytest.mark.parametrize(("shape", "name"), CASES)
 def test_a_hundred_steps_end_where_one_gpu_ends(shape: str, name: str, trained: dict[str, Measured]) -> None:
     needs_gpus(shape_job(shape, name, "text").world_size, "transformer_engine")
-    one, halved, found = (trained[f"{shape}-{each}"] for each in (ONE, HALVED, name))
-    for each in (one, halved, found):
+    one, found = trained[f"{shape}-{ONE}"], trained[f"{shape}-{name}"]
+    for each in (one, found):
         assert each.outcome == "measured", each.message
-    first, end, noise = found.losses[0] / one.losses[0] - 1, last(found) / last(one) - 1, last(halved) / last(one) - 1
+    first, end = found.losses[0] / one.losses[0] - 1, last(found) / last(one) - 1
     print(
-        f"\nRESULT {shape} {name} ({found.layers}): loss {one.losses[0]:.3f} to {last(one):.3f}; the first step "
-        f"{first:+.1e}, the last ten {end:+.2%} from one GPU; one GPU with half the micro-batch {noise:+.2%}"
+        f"\nRESULT {shape} {name} ({found.layers}): loss {one.losses[0]:.3f} to {last(one):.3f}; "
+        f"the first step {first:+.1e}, the last ten {end:+.2%} from one GPU"
     )
     assert found.layers == "transformer_engine"
     assert last(one) < one.losses[0] - 2

@@ -13,7 +13,7 @@ from support.measured import needs_gpus, needs_layers
 from support.training import four_layer_job
 
 from orchestrator.kernel_selection.experts import GROUPED_PRODUCTS
-from orchestrator.runtime.layers.grouped_products import multiply_in_one_kernel
+from orchestrator.runtime.layers.grouped_experts.transformer_engine_products import multiply_in_one_kernel
 from orchestrator.runtime.layers.weight_gradient import accumulate
 from orchestrator.runtime.triton_kernels.loading import kernels
 from orchestrator.spec.job import JobSpec
@@ -77,7 +77,7 @@ def test_weight_gradients(
 ) -> None:
     """Each expert's buffer gets its own sum, and nothing behind it is touched."""
     needs_gpus(1, "torch")
-    kernel = kernels("grouped_weight_gradient", "this test")
+    kernel = kernels("grouped_products", "this test")
     torch.manual_seed(1)
     tokens, of_output = (torch.randn(sum(splits), width, **IN_BF16) for width in (inputs, outputs))
     storage = torch.randn(len(splits) * (outputs * inputs + 8), device="cuda").to(dtype)
@@ -97,11 +97,48 @@ def test_weight_gradients(
         assert torch.equal(whole[-8:], old[-8:])
 
 
+@pytest.mark.parametrize("tiling", ["LARGE", "SMALL"])
+@pytest.mark.parametrize(("inputs", "outputs"), [(INPUTS, OUTPUTS), (264, 1000)])
+@pytest.mark.parametrize("splits", SPLITS.values(), ids=SPLITS)
+def test_outputs_and_gradients_of_tokens(splits: list[int], tiling: str, inputs: int, outputs: int) -> None:
+    """Each expert's rows are multiplied by its own weight, and by its transpose."""
+    needs_gpus(1, "torch")
+    kernel = kernels("grouped_products", "this test")
+    torch.manual_seed(1)
+    weights = [torch.randn(outputs, inputs, **IN_BF16) for _ in splits]
+    for width, transposed in ((inputs, True), (outputs, False)):
+        rows = torch.randn(sum(splits), width, **IN_BF16)
+        found = kernel.multiply(rows, weights, splits, transposed=transposed, tiling=getattr(kernel, tiling))
+        parts = zip(rows.split(splits), weights, strict=True)
+        wanted = [each.float() @ (weight.t() if transposed else weight).float() for each, weight in parts]
+        assert relative(found, torch.cat(wanted)) < LIMIT
+
+
+@pytest.mark.parametrize(("tokens", "width"), [(1000, 768), (37, 1408), (5, 2500), (0, 64)])
+def test_activation(tokens: int, width: int) -> None:
+    """Weighted SwiGLU and its gradients, beside torch's in fp32."""
+    needs_gpus(1, "torch")
+    kernel = kernels("weighted_swiglu", "this test")
+    torch.manual_seed(1)
+    gated, gradient = torch.randn(tokens, 2 * width, **IN_BF16), torch.randn(tokens, width, **IN_BF16)
+    weights = torch.rand(tokens, device="cuda")
+    exact = gated.float().requires_grad_(), weights.clone().requires_grad_()
+    gate, up = exact[0].chunk(2, -1)
+    wanted = torch.nn.functional.silu(gate) * up * exact[1][:, None]
+    wanted.backward(gradient.float())
+    assert exact[0].grad is not None
+    assert exact[1].grad is not None
+    of_gated, of_weights = kernel.weighted_swiglu_gradient(gradient, gated, weights)
+    assert relative(kernel.weighted_swiglu(gated, weights), wanted) < LIMIT
+    assert relative(of_gated, exact[0].grad) < LIMIT
+    assert relative(of_weights, exact[1].grad) < LIMIT
+
+
 @pytest.mark.parametrize(("experts", "inputs", "outputs"), [(32, 2048, 1536), (32, 768, 2048), (2, 4096, 28672)])
 def test_weight_gradients_are_fast(experts: int, inputs: int, outputs: int) -> None:
     """Of Qwen3-30B-A3B's and Mixtral's experts on one of four ranks, beside cuBLAS for each expert."""
     needs_gpus(1, "torch")
-    add_products = kernels("grouped_weight_gradient", "this test").add_products
+    add_products = kernels("grouped_products", "this test").add_products
     torch.manual_seed(1)
     splits = torch.distributions.Multinomial(65536, torch.rand(experts) + 1).sample().int().tolist()
     tokens, of_output = (torch.randn(65536, width, **IN_BF16) for width in (inputs, outputs))

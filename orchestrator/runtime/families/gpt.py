@@ -11,7 +11,7 @@ from megatron.core.models.gpt import GPTModel
 from megatron.core.tensor_parallel import copy_to_tensor_model_parallel_region, gather_from_sequence_parallel_region
 from megatron.core.transformer.transformer_config import TransformerConfig
 
-from orchestrator.kernel_selection.libraries import has_fla
+from orchestrator.models.blocks.gated_delta_net.libraries import fla_trouble
 from orchestrator.planning.vocabulary import Vocabulary
 from orchestrator.runtime.cross_entropy.linear import linear_cross_entropy
 from orchestrator.runtime.families.base import virtual_stage
@@ -152,11 +152,9 @@ def build_chunk(
 ) -> GPT:
     """Model chunk `index` of this rank."""
     vp_stage = virtual_stage(job, index)
-    if job.model.has_linear_attention and ranks.is_first and index == 0 and torch.cuda.is_available() and not has_fla():
-        print(
-            "linear attention is slow without its kernels, which are not installed: pip install flash-linear-attention",
-            flush=True,
-        )
+    says = job.model.has_linear_attention and ranks.is_first and index == 0 and torch.cuda.is_available()
+    if says and (trouble := fla_trouble(torch.cuda.get_device_capability())) is not None:
+        print(f"linear attention is slow without its kernels: {trouble}", flush=True)
     return decoder(job, config, block_spec_function(layers)(config, vp_stage), vocabulary, ranks, index, GPT)
 
 

@@ -30,6 +30,7 @@ from orchestrator.runtime.layers.biases import add_behind_experts, add_in_produc
 from orchestrator.runtime.layers.config import LayerConfig
 from orchestrator.runtime.layers.experts import keep_experts_apart, kernel_settings, require_grouped_products
 from orchestrator.runtime.layers.gelu import gelu
+from orchestrator.runtime.layers.grouped_experts.expert_mlp import join_expert_mlps
 from orchestrator.runtime.layers.transformer_engine.availability import absence
 from orchestrator.runtime.layers.transformer_engine.quantization import quantization_settings
 from orchestrator.runtime.layers.weight_gradient import fuses_accumulation
@@ -155,6 +156,7 @@ def build_chunks(
     for chunk in chunks:
         add_in_products(chunk, config)
         add_behind_experts(chunk)
+        join_expert_mlps(chunk, job, config, layers)
         if job.model.has_adapters:
             add_adapters(chunk, job.model.adapters, config)
         chunk.to(device.torch_device, config.params_dtype)

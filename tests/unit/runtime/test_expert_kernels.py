@@ -15,7 +15,7 @@ from support.training import tiny_job
 from orchestrator.kernel_selection.experts import GROUPED_PRODUCTS, can_fuse_router, multiplies_in_one_kernel
 from orchestrator.runtime.layers import experts
 from orchestrator.runtime.layers.experts import kernel_settings
-from orchestrator.runtime.layers.grouped_products import multiply_in_one_kernel
+from orchestrator.runtime.layers.grouped_experts.transformer_engine_products import multiply_in_one_kernel
 from orchestrator.spec.job import JobSpec
 from tests.unit.runtime.conftest import PutKernels
 
@@ -173,7 +173,7 @@ SPLITS = [3, 0, 5]
 def kernel(grouped: Engine, put_kernels: PutKernels) -> Kernel:
     """What computes weight gradients of a job in bf16."""
     found = Kernel()
-    put_kernels("grouped_weight_gradient", found)
+    put_kernels("grouped_products", found)
     for _ in range(2):
         multiply_in_one_kernel(mixture(IN_BF16), ENGINES)
     return found

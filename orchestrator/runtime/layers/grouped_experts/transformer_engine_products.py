@@ -57,7 +57,7 @@ def _add_weight_gradients(original: Multiply) -> Multiply:
     """Transformer Engine's kernel takes sums of one length only, those of weight gradients are as long as an expert has
     tokens: by itself it calls cuBLAS for each expert.
     """
-    kernel = kernels("grouped_weight_gradient", "the weight gradient of experts").add_products
+    kernel = kernels("grouped_products", "the weight gradient of experts").add_products
 
     def multiply(inputs: Sequence[Any], others: Sequence[Any], out: Sequence[Any], *more: Any, **options: Any) -> Any:
         if options.get("layout") != _WEIGHT_GRADIENT or not all(map(_is_plain, (inputs[0], others[0]))):
