@@ -14,7 +14,7 @@ from orchestrator.conversion.weight_mapping import (
 )
 from orchestrator.models.blocks.block import Block
 from orchestrator.models.blocks.experts.weights import OF_EACH
-from orchestrator.models.blocks.grouped_query_attention.matrices import cross_matrices
+from orchestrator.models.blocks.grouped_query_attention.parameters import cross_matrices
 from orchestrator.models.blocks.registry import MULTI_TOKEN_PREDICTION, RESIDUAL_STREAM
 from orchestrator.models.blocks.weights import Shapes, linears, norm
 from orchestrator.models.layers import Layer, layers, layers_differ

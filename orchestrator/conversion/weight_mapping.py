@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, TypeAlias
 from orchestrator.models.blocks.registry import GROUPED_QUERY
 from orchestrator.models.blocks.weights import Rule
 from orchestrator.models.image_encoders import ImageEncoderName
-from orchestrator.models.layers import layers, layers_differ
+from orchestrator.models.layers import layers, layers_differ, prediction_layers
 from orchestrator.spec.model import ModelSpec
 from orchestrator.spec.vision import VisionSpec
 
@@ -181,7 +181,7 @@ class Family:
                     is_there = rule.only_in is None or rule.only_in in blocks[layer or 0]
                     if is_there and not (layer == 0 and rule.unless_first):
                         yield from _of_layer(rule, layer, model)
-        for depth in range(model.mtp_num_layers):
+        for depth in range(len(prediction_layers(model))):
             yield from self._further_weights(depth, rules, model)
 
     def _further_weights(self, depth: int, rules: list[Rule], model: ModelSpec) -> Iterator[Weight]:
@@ -200,7 +200,7 @@ class Family:
 
     def further_copies_of(self, model: ModelSpec) -> dict[str, str]:
         """Of that what layers that predict further tokens have, which an export writes too."""
-        numbers = range(model.num_layers, model.num_layers + model.mtp_num_layers)
+        numbers = range(model.num_layers, model.num_layers + len(prediction_layers(model)))
         tied = {} if model.untie_embeddings_and_output_weights else self.copies
         return {copy.format(n=n): tied.get(of, of) for n in numbers for copy, of in self.further_copies.items()}
 
@@ -211,7 +211,9 @@ class Family:
         if self.longer is None or not name.startswith(self.longer):
             return name in self.unused
         number = name.removeprefix(self.longer).partition(".")[0]
-        count = layers_of(VISION, model) if self.decoder is not None else model.num_layers + model.mtp_num_layers
+        count = (
+            layers_of(VISION, model) if self.decoder is not None else model.num_layers + len(prediction_layers(model))
+        )
         return number.isdecimal() and int(number) >= count
 
 

@@ -9,6 +9,7 @@ from orchestrator.fields import resume
 from orchestrator.fields.base import Section
 from orchestrator.fields.metadata import AlsoCalled, HashedIfChanged, NoMegatronFlag
 from orchestrator.fields.values import Name
+from orchestrator.models.layers import prediction_layers
 from orchestrator.spec.layout.batch import BatchSpec
 from orchestrator.spec.layout.parallelism import ParallelismSpec
 from orchestrator.spec.model import ModelSpec
@@ -109,7 +110,7 @@ class JobSections(Section):
         of its own, or to predict further tokens.
         """
         model = self.model
-        return not self.has_task and (model.predicts_further or not model.untie_embeddings_and_output_weights)
+        return not self.has_task and (bool(prediction_layers(model)) or not model.untie_embeddings_and_output_weights)
 
     @property
     def weight_replicas(self) -> int:

@@ -13,7 +13,7 @@ from orchestrator.conversion.hugging_face.layer_types import GLOBAL, INTERVALS, 
 from orchestrator.conversion.weight_mapping import Family, ImageConfig, SameAs, only
 from orchestrator.errors import UserError
 from orchestrator.models.blocks.grouped_query_attention.rope_scaling import RopeScaling
-from orchestrator.models.blocks.state_space.matrices import state_space_heads
+from orchestrator.models.blocks.state_space.parameters import state_space_heads
 from orchestrator.spec.model import ModelSpec
 
 _SCALING: dict[str, tuple[str, ...]] = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from orchestrator.models.blocks.base import Matrix
 from orchestrator.models.blocks.block import Block
-from orchestrator.models.blocks.grouped_query_attention.matrices import rotated_layers
+from orchestrator.models.blocks.grouped_query_attention.parameters import rotated_layers
 from orchestrator.models.layers import layers, prediction_layers
 from orchestrator.planning.layout.chunk_layers import kinds_of
 from orchestrator.spec.model import ModelSpec
@@ -20,7 +20,7 @@ def layers_flops(model: ModelSpec, *, causal: bool = False) -> float:
 
 
 def _block_flops(model: ModelSpec, block: Block, causal: bool) -> float:
-    matrices = block.matrices.matrices(model)
+    matrices = block.parameters.matrices(model)
     routes = any(each.routing is not None for each in matrices)
     # Megatron-LM counts no routers.
     counted = [each for each in matrices if not (causal and routes and each.parallel == "replicated")]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from orchestrator.models.blocks.base import Degrees, Matrix
-from orchestrator.models.blocks.grouped_query_attention.matrices import cross_matrices
+from orchestrator.models.blocks.grouped_query_attention.parameters import cross_matrices
 from orchestrator.models.layers import Layer, layers, matrices_of
 from orchestrator.planning.layout.chunk_layers import kinds_of_stages
 from orchestrator.planning.parameters.layer import degrees_of

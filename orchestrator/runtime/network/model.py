@@ -20,7 +20,6 @@ from orchestrator.kernel_selection.fused_kernels import (
     rotates_projection,
 )
 from orchestrator.models.blocks.base import LayerSetup
-from orchestrator.models.blocks.experts.layers import prepare_routers
 from orchestrator.models.layers import blocks_of, layers_differ, mixers_of, settings_of
 from orchestrator.planning.parameters.layer import degrees_of
 from orchestrator.planning.vocabulary import Vocabulary
@@ -163,7 +162,8 @@ def build_chunks(
             add_adapters(chunk, job.model.adapters, config)
         chunk.to(device.torch_device, config.params_dtype)
     keep_experts_apart(chunks)
-    prepare_routers(chunks, job.model)
+    for block in blocks_of(job.model):
+        block.prepare(chunks, job.model)
     initialize_weights(
         chunks,
         seed=job.runtime.seed,

@@ -25,7 +25,7 @@ from orchestrator.spec.rules.model import (
 )
 from orchestrator.spec.rules.nearest import with_nearest
 from orchestrator.spec.rules.parallelism import sequence, stages, tensor_overlap, topology
-from orchestrator.spec.rules.training import chat, optimizer, schedule, task, upcycling
+from orchestrator.spec.rules.training import chat, optimizer, schedule, task
 
 if TYPE_CHECKING:
     from orchestrator.models.blocks.protocols import Topic
@@ -60,7 +60,6 @@ RULES: tuple[Rule, ...] = (
     *schedule.RULES,
     *optimizer.RULES,
     *lora.RULES,
-    *upcycling.RULES,
     *quantization.RULES,
     *operation.RULES,
     *tensor_overlap.RULES,

@@ -19,8 +19,8 @@ from torch.nn import functional
 
 from orchestrator.models.blocks.base import LayerSetup, LayerTools
 from orchestrator.models.blocks.gated_delta_net.libraries import fla_trouble
-from orchestrator.models.blocks.gated_delta_net.matrices import convolved_width, projected_width, value_width
 from orchestrator.models.blocks.gated_delta_net.memory import CHUNK
+from orchestrator.models.blocks.gated_delta_net.parameters import convolved_width, projected_width, value_width
 
 if TYPE_CHECKING:
     from orchestrator.models.blocks.gated_delta_net.model_fields import DeltaFields

@@ -64,7 +64,7 @@ def untried_with_linear_attention(job: Job[DeltaFields]) -> Iterator[Problem]:
         return
     others = {
         "model.architecture": (
-            model.family not in FEATURES["linear_attention"].families,
+            not FEATURES["linear_attention"].goes_with(model.family),
             "it is for architecture: gpt",
         ),
         "model.kv_lora_rank": (model.has_latent_attention, "its other layers have grouped-query attention"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from orchestrator.models.blocks.base import FP32, CoreKernels, RankShape, norm_statistics
-from orchestrator.models.blocks.grouped_query_attention.matrices import rotated_layers
+from orchestrator.models.blocks.grouped_query_attention.parameters import rotated_layers
 
 if TYPE_CHECKING:
     from orchestrator.models.blocks.model_fields import Fields

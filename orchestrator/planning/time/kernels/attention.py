@@ -5,7 +5,7 @@ masked, lowered by distance or capped.
 from __future__ import annotations
 
 from orchestrator.models.blocks.base import ForwardBackward
-from orchestrator.models.blocks.grouped_query_attention.matrices import rotated_layers
+from orchestrator.models.blocks.grouped_query_attention.parameters import rotated_layers
 from orchestrator.planning.flops.layers import seen_on_both_sides
 from orchestrator.planning.hardware.devices import Device
 from orchestrator.planning.time.kernels.accesses import Kernels

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from orchestrator.models.blocks.base import Matrix, Routing
-from orchestrator.models.blocks.mlp import matrices as mlp
-from orchestrator.models.blocks.mlp.matrices import other_parameters as other_parameters
+from orchestrator.models.blocks.mlp import parameters as mlp
+from orchestrator.models.blocks.mlp.parameters import other_parameters as other_parameters
 
 if TYPE_CHECKING:
     from orchestrator.models.blocks.model_fields import ExpertFields

@@ -9,6 +9,10 @@ from orchestrator.models.blocks.base import Matrix, Scan
 if TYPE_CHECKING:
     from orchestrator.models.blocks.gated_delta_net.model_fields import DeltaFields
 
+FORMULA = (
+    "a layer with linear attention has 6*(h*(2*u + 2*v + 2*n) + v*h) + 3*(8*v*d + 2*w*(2*u + v)) in place of "
+    "attention's; u key width, v value width, n value heads, d width of a key, w tokens of the convolution"
+)
 _STATE = 8
 """FLOPs of the delta rule for each element of a head's state, forward, as Megatron-LM counts them: what the state gives
 for the key, what is written to it, and what it gives for the query."""

@@ -9,8 +9,8 @@ from support.refused import refused
 from support.training import tiny_job
 
 from orchestrator.conversion.megatron.arguments import differences, require_representable, to_arguments, to_model
-from orchestrator.conversion.megatron.names import find_sources, names_there, unread, wanted_tensors
-from orchestrator.conversion.megatron.sentences import family_of
+from orchestrator.conversion.megatron.bert_and_t5 import family_of
+from orchestrator.conversion.megatron.checkpoint_keys import find_sources, names_there, unread, wanted_tensors
 from orchestrator.models.registry import BERT
 from orchestrator.spec.job import JobSpec
 

@@ -7,9 +7,9 @@ from pathlib import PurePath
 from typing import Any
 
 from orchestrator.data.tokenizers.vocabulary import BYTE_LEVEL_EOD, BYTE_LEVEL_TOKENS
-from orchestrator.migration.combined_flags.base import FlagGroup
 from orchestrator.migration.megatron_flags.flag_writer import FlagWriter
 from orchestrator.migration.megatron_flags.given_flags import MEGATRON, GivenFlags
+from orchestrator.models.blocks.flags import FlagGroup
 from orchestrator.spec.sections.data import BlendEntry
 
 BLEND, VALIDATION, TEST, SPLIT = "data.blend", "data.validation", "data.test", "data.split"

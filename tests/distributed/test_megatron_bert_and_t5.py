@@ -22,7 +22,7 @@ from orchestrator.spec.model import ModelSpec
 
 pytestmark = [pytest.mark.distributed, pytest.mark.slow("trains, converts with the commands, and trains again")]
 
-PROGRAM = Path(__file__).parent / "megatron_sentences_program.py"
+PROGRAM = Path(__file__).parent / "megatron_bert_and_t5_program.py"
 HALF, WHOLE = 2, 4
 _SIZES = {"num_layers": 2, "hidden_size": 48, "seq_length": 24, "position_embedding_type": "learned_absolute"}
 # 256 tokens are no row too many: Megatron-LM's networks give padding some probability, and ours none.

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from orchestrator.migration.combined_flags.base import FlagGroup
 from orchestrator.migration.megatron_flags.flag_writer import FlagWriter
 from orchestrator.migration.megatron_flags.given_flags import GivenFlags
 from orchestrator.models.blocks.experts.megatron_flags import UPCYCLING
+from orchestrator.models.blocks.flags import FlagGroup
 
 PRETRAINED = "checkpoint.pretrained"
 _FRESH = ("finetune", "no-load-optim", "no-load-rng")

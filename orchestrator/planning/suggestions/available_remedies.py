@@ -17,7 +17,7 @@ SHOWN_WAYS = 4
 """Changes that are offered to a job that does not fit."""
 
 
-def ways_out(plan: Plan, forecast: Forecast, cluster: ClusterSpec | None) -> list[Remedy]:
+def available_remedies(plan: Plan, forecast: Forecast, cluster: ClusterSpec | None) -> list[Remedy]:
     """The changes that the cluster can give and after which the job fits with room to spare, the cheapest first: each
     sized and priced as the plan of the changed job is.
     """
@@ -35,9 +35,9 @@ def ways_out(plan: Plan, forecast: Forecast, cluster: ClusterSpec | None) -> lis
     return ways
 
 
-def cheapest_ways_out(plan: Plan, forecast: Forecast, cluster: ClusterSpec | None) -> str:
+def cheapest_remedies(plan: Plan, forecast: Forecast, cluster: ClusterSpec | None) -> str:
     """The cheapest of them in words, with prices."""
-    ways = ways_out(plan, forecast, cluster)
+    ways = available_remedies(plan, forecast, cluster)
     if not ways:
         return "no small change makes it fit; `orchestrator tune` searches all layouts"
     lines = [

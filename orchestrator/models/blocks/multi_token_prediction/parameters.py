@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 
 NORMS = 3
 """Of the next token's embedding, of the hidden state that goes with it, and of what the layer gives."""
+FORMULA = "plus, for each layer of multi-token prediction, a layer, 12*h*h and 6*V*h"
 
 
 def matrices(model: Fields) -> tuple[Matrix, ...]:

@@ -6,9 +6,9 @@ from __future__ import annotations
 
 from orchestrator.kernel_selection.experts import can_fuse_permutation, can_fuse_router
 from orchestrator.kernel_selection.layers import may_have_engine
-from orchestrator.migration.combined_flags.base import FlagGroup
 from orchestrator.migration.megatron_flags.flag_writer import FlagWriter
 from orchestrator.migration.megatron_flags.given_flags import GivenFlags
+from orchestrator.models.blocks.flags import FlagGroup
 
 
 def read(given: GivenFlags) -> None:
@@ -31,4 +31,4 @@ def write(writer: FlagWriter) -> None:
     writer.add("RUNTIME", "manual-gc")
 
 
-KERNELS_TOGETHER = (FlagGroup({}, read, write, ()),)
+KERNELS = (FlagGroup({}, read, write, ()),)

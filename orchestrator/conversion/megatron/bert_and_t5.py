@@ -130,8 +130,6 @@ def network(model: ModelSpec) -> dict[str, Any]:
             "encoder_num_layers": model.encoder_layers,
             "decoder_num_layers": model.decoder_layers,
         }
-    if model.position_embedding_type != "relative":
-        found |= dict.fromkeys(("relative_attention_num_buckets", "relative_attention_max_distance"))
     return found
 
 

@@ -7,11 +7,11 @@ from pathlib import PurePath
 from typing import Any, get_args
 
 from orchestrator.fields.flag_values import whole_number
-from orchestrator.migration.combined_flags.base import FlagGroup
-from orchestrator.migration.combined_flags.data import BLEND, RANDOM, SPLIT, VALIDATION
+from orchestrator.migration.flag_groups.data import BLEND, RANDOM, SPLIT, VALIDATION
 from orchestrator.migration.megatron_flags.flag_writer import FlagWriter
 from orchestrator.migration.megatron_flags.given_flags import GivenFlags
 from orchestrator.migration.report import WRITE_IT
+from orchestrator.models.blocks.flags import FlagGroup
 from orchestrator.spec.layout.ramp import batch_sizes, steps_to, whole_steps_to
 from orchestrator.spec.sections.runtime import RecomputedModule
 

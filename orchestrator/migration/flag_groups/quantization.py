@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any, get_args
 
-from orchestrator.migration.combined_flags.base import FlagGroup
 from orchestrator.migration.megatron_flags.flag_writer import FlagWriter
 from orchestrator.migration.megatron_flags.given_flags import GivenFlags
+from orchestrator.models.blocks.flags import FlagGroup
 from orchestrator.spec.sections.quantization import Fp4Recipe, Fp8Format, Fp8Recipe, Fp8Spec
 
 FP8, FP4 = "precision.fp8", "precision.fp4"

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from orchestrator.fields.flag_values import FREQUENCY
-from orchestrator.migration.combined_flags.base import FlagGroup
 from orchestrator.migration.megatron_flags.flag_writer import FlagWriter
 from orchestrator.migration.megatron_flags.given_flags import MEGATRON, GivenFlags
 from orchestrator.migration.megatron_flags.programs import PROGRAMS
 from orchestrator.migration.report import WRITE_IT
+from orchestrator.models.blocks.flags import FlagGroup
 
 ACTIVATION, SCALING = "model.activation", "model.rope_scaling"
 _MAMBA_LAYERS = ["megatron.core.models.mamba.mamba_layer_specs", "mamba_stack_spec"]
@@ -122,9 +122,9 @@ def _carry_scaling(given: GivenFlags, flag: str, factor: str, kind: str) -> None
 
 
 def write_scaling(writer: FlagWriter) -> None:
-    scaling = writer.job.model.rope_scaling
-    if scaling is None or writer.job.model.has_latent_attention:
-        return  # latent attention has flags of its own
+    scaling, own_flags = writer.job.model.rope_scaling, writer.job.model.attention.flags.translated
+    if scaling is None or any(SCALING in each.paths for each in own_flags):
+        return
     if not PROGRAMS.of(writer.job.model.family).scales_positions:
         writer.unsaid_value(SCALING, f"Megatron-LM's {PROGRAMS.of(writer.job.model.family).name} scales no positions")
     elif scaling.type == "linear" and scaling.factor.is_integer():

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from orchestrator.fields.flag_values import same
-from orchestrator.migration.combined_flags.base import FlagGroup
 from orchestrator.migration.megatron_flags.flag_writer import FlagWriter
 from orchestrator.migration.megatron_flags.given_flags import GivenFlags
+from orchestrator.models.blocks.flags import FlagGroup
 
 _SHARED = "parallelism.use_distributed_optimizer"
 _NOT_WITH_MUON = ("--use-distributed-optimizer", "--overlap-grad-reduce", "--overlap-param-gather")

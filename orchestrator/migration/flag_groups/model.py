@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from orchestrator.kernel_selection.tensor_overlap import wants_overlap
-from orchestrator.migration.combined_flags.base import FlagGroup
 from orchestrator.migration.megatron_flags.flag_writer import FlagWriter
 from orchestrator.migration.megatron_flags.given_flags import MEGATRON, GivenFlags
 from orchestrator.migration.report import WRITE_IT
+from orchestrator.models.blocks.flags import FlagGroup
 from orchestrator.spec.layout.stage_letters import layers_in_letters
 from orchestrator.spec.rules.parallelism.tensor_overlap import OVERLAP
 

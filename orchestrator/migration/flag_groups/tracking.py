@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from orchestrator.migration.combined_flags.base import FlagGroup
-from orchestrator.migration.combined_flags.training import as_name
+from orchestrator.migration.flag_groups.training import as_name
 from orchestrator.migration.megatron_flags.flag_writer import FlagWriter
 from orchestrator.migration.megatron_flags.given_flags import GivenFlags
 from orchestrator.migration.report import Source
+from orchestrator.models.blocks.flags import FlagGroup
 
 WANDB, PROJECT, ENTITY = "tracking.wandb", "tracking.wandb.project", "tracking.wandb.entity"
 MODE = "tracking.wandb.mode"

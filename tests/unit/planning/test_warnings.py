@@ -12,7 +12,7 @@ from support.this_machine import Gpus
 from orchestrator.planning.forecast import Forecast, forecast
 from orchestrator.planning.memory import estimate_memory
 from orchestrator.planning.plan import Plan, make_plan
-from orchestrator.planning.verdict import Verdict, judge, too_large
+from orchestrator.planning.warnings import Verdict, judge, too_large
 from orchestrator.spec.cluster import ClusterSpec
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import load_text

@@ -136,9 +136,9 @@ def _memory_line(forecast: Forecast) -> str:
 
 
 def _ways(plan: Plan, forecast: Forecast, cluster: ClusterSpec | None) -> str:
-    from orchestrator.planning.suggestions.ways_out import cheapest_ways_out  # jobs that fit need no search
+    from orchestrator.planning.suggestions.available_remedies import cheapest_remedies  # jobs that fit need no search
 
-    return cheapest_ways_out(plan, forecast, cluster)
+    return cheapest_remedies(plan, forecast, cluster)
 
 
 def _tight_or_unsure(plan: Plan, forecast: Forecast, cluster: ClusterSpec | None) -> Iterator[Problem]:

@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from orchestrator.conversion.megatron import sentences
+from orchestrator.conversion.megatron import bert_and_t5
 from orchestrator.conversion.shapes import weights_of
 from orchestrator.conversion.weight_mapping import DECODER
 from orchestrator.models.layers import layers_differ
@@ -67,7 +67,7 @@ def find_sources(wanted: Shapes, stored: Shapes) -> tuple[dict[str, tuple[Source
 
 
 def _sources(key: str, shape: tuple[int, ...], names: Mapping[str, str], stored: Shapes) -> tuple[Source, ...] | None:
-    for name in (key, key.replace(_NORM, _LOCAL_NORM), *sentences.other_names(key)):
+    for name in (key, key.replace(_NORM, _LOCAL_NORM), *bert_and_t5.other_names(key)):
         if name in names and stored[names[name]] == shape:
             return (Source(names[name]),)
         stack, _, rest = name.partition(DECODER)
@@ -80,7 +80,7 @@ def _sources(key: str, shape: tuple[int, ...], names: Mapping[str, str], stored:
 def unread(found: Sources, stored: Iterable[str]) -> list[str]:
     """The stored keys that nothing is found in."""
     read = {source.key for sources in found.values() for source in sources}
-    return sorted(key for key in set(stored) - read if not sentences.is_copy(key))
+    return sorted(key for key in set(stored) - read if not bert_and_t5.is_copy(key))
 
 
 def numbers_layers(model: ModelSpec) -> bool:
@@ -101,7 +101,7 @@ def names_there(stored: Shapes, model: ModelSpec, *, local: bool) -> dict[str, t
         if rest and numbers_layers(model) and not rest[0].isdigit():
             found |= {f"{stack}{DECODER}{number}.{rest}": (Source(key, (number,)),) for number in range(shape[0])}
         else:
-            found |= {there: (Source(key),) for there in sentences.names_there(name, model.family)}
+            found |= {there: (Source(key),) for there in bert_and_t5.names_there(name, model.family)}
     return found
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from orchestrator.migration.combined_flags.base import FlagGroup
 from orchestrator.migration.megatron_flags.flag_writer import FlagWriter
 from orchestrator.migration.megatron_flags.given_flags import GivenFlags
 from orchestrator.migration.megatron_flags.programs import TASKS
+from orchestrator.models.blocks.flags import FlagGroup
 
 _FILES: Final = {"train-data": "task.train", "valid-data": "task.validation"}
 _LENGTH: Final = "schedule.train_samples"

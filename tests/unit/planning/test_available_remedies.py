@@ -9,8 +9,8 @@ from support.this_machine import Libraries
 
 from orchestrator.planning.forecast import Forecast, forecast
 from orchestrator.planning.plan import make_plan
+from orchestrator.planning.suggestions.available_remedies import available_remedies
 from orchestrator.planning.suggestions.remedies import Remedy
-from orchestrator.planning.suggestions.ways_out import ways_out
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import load_text
 
@@ -34,7 +34,7 @@ def planned(job: JobSpec) -> Forecast:
 
 
 def offered(job: JobSpec) -> list[Remedy]:
-    return ways_out(make_plan(job), planned(job), None)
+    return available_remedies(make_plan(job), planned(job), None)
 
 
 @pytest.fixture

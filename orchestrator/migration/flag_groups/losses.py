@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from orchestrator.migration.combined_flags.base import FlagGroup
 from orchestrator.migration.megatron_flags.flag_writer import FlagWriter
 from orchestrator.migration.megatron_flags.given_flags import MEGATRON, GivenFlags
 from orchestrator.migration.megatron_flags.programs import PROGRAMS
+from orchestrator.models.blocks.flags import FlagGroup
 
 PER_TOKEN, BIAS = "batch.calculate_per_token_loss", "model.add_output_bias"
 _FLAG = "calculate-per-token-loss"
