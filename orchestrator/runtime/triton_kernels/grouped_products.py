@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cache, lru_cache
 from itertools import accumulate
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import triton
@@ -132,7 +132,8 @@ def add_products(
 
 @cache
 def _tiling(device: torch.device, best: Tiling) -> Tiling:
-    return best if torch.cuda.get_device_properties(device).shared_memory_per_block_optin >= _SHARED_BYTES else SMALL
+    properties: Any = torch.cuda.get_device_properties(device)
+    return best if properties.shared_memory_per_block_optin >= _SHARED_BYTES else SMALL
 
 
 @lru_cache(maxsize=4096)

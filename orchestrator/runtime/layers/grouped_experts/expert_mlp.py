@@ -47,8 +47,9 @@ class ExpertMLP:
             for linear in (self._module.linear_fc1, self._module.linear_fc2):
                 self._weights.append(tuple(getattr(linear, f"weight{index}") for index in range(count)))
         tokens = tokens_per_expert.tolist()
-        gated = _GateAndUp.apply(hidden, tokens, *self._weights[0])
-        return _Down.apply(gated, weights, tokens, *self._weights[1]), None
+        gate_and_up: Any = _GateAndUp.apply
+        down: Any = _Down.apply
+        return down(gate_and_up(hidden, tokens, *self._weights[0]), weights, tokens, *self._weights[1]), None
 
 
 class _GateAndUp(torch.autograd.Function):
@@ -58,7 +59,8 @@ class _GateAndUp(torch.autograd.Function):
     def forward(ctx: Any, hidden: torch.Tensor, tokens: list[int], *matrices: torch.Tensor) -> torch.Tensor:
         ctx.save_for_backward(hidden)
         ctx.tokens, ctx.matrices = tokens, matrices
-        return _products().multiply(hidden, matrices, tokens, transposed=True)
+        gated: torch.Tensor = _products().multiply(hidden, matrices, tokens, transposed=True)
+        return gated
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
@@ -78,7 +80,8 @@ class _Down(torch.autograd.Function):
         activated = _activation().weighted_swiglu(gated, weights)
         ctx.save_for_backward(gated, weights, activated)
         ctx.tokens, ctx.matrices = tokens, matrices
-        return _products().multiply(activated, matrices, tokens, transposed=True)
+        output: torch.Tensor = _products().multiply(activated, matrices, tokens, transposed=True)
+        return output
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
