@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable, Iterator
-from functools import cache
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from support.examples import write_race
 from support.faults import UNSAVED, Ranks
 from support.matrix import CELLS, LAYOUTS, REFUSED, STEPS, TOLERANCE, Cell, Training, matrix_job
+from support.trained_together import TrainedTogether, selected
 from support.trained_weights import weights_apart
-from support.training import events, is_completed, largest_difference, logs, losses, make_run, values
+from support.training import events, largest_difference, losses, values
 
 from orchestrator.errors import SpecError
 from orchestrator.planning.parameters import parameters
@@ -25,8 +24,6 @@ pytestmark = [
     pytest.mark.timeout(1200),  # the first cell of a number of ranks trains all
 ]
 
-FILE = Path(__file__)
-
 Trained = Callable[[Training], RunDir]
 
 
@@ -34,40 +31,17 @@ Trained = Callable[[Training], RunDir]
 def trained(
     request: pytest.FixtureRequest, ranks: Ranks, real_sentences: str, tmp_path_factory: pytest.TempPathFactory
 ) -> Trained:
-    """trained(training) -> its run. With the first, all that the selected tests need of as many ranks and of the same
-    precision are trained, one after the other in the same processes.
-    """
+    """trained(training) -> its run."""
     write_race(Path(f"{real_sentences}-race"), 12)
-    folder = tmp_path_factory.mktemp("matrix")
-    runs: dict[tuple[str, int], dict[Training, RunDir]] = defaultdict(dict)
-    for training in dict.fromkeys(_needed(request.session.items)):
-        job = training.job(real_sentences)
-        runs[training.dtype, job.world_size][training] = make_run(folder / "-".join(map(str, training)), job)
-
-    @cache
-    def group(dtype: str, world_size: int) -> dict[Training, RunDir]:
-        found = runs[dtype, world_size]
-        # Weights are compared in fp32 alone.
-        ranks.train_several([*found.values()], world_size, inject=None if dtype == "fp32" else UNSAVED)
-        return found
-
-    def run_of(training: Training) -> RunDir:
-        world_size = training.job(real_sentences).world_size
-        run = group(training.dtype, world_size)[training]
-        assert is_completed(run, world_size), logs(run)
-        return run
-
-    return run_of
-
-
-def _needed(items: list[pytest.Item]) -> Iterator[Training]:
-    """What the selected tests of this file need."""
-    for item in items:
-        parameters = item.callspec.params if item.path == FILE and hasattr(item, "callspec") else {}
-        if isinstance(cell := parameters.get("cell"), Cell):
-            yield from (cell.training, cell.reference)
-        if isinstance(training := parameters.get("training"), Training):
-            yield training
+    cells: list[Cell] = selected(request, "cell")
+    needed: list[Training] = selected(request, "training")
+    needed += [training for cell in cells for training in (cell.training, cell.reference)]
+    together = {}
+    for dtype in TOLERANCE:
+        jobs = {training: training.job(real_sentences) for training in needed if training.dtype == dtype}
+        inject = None if dtype == "fp32" else UNSAVED  # weights are compared in fp32 alone
+        together[dtype] = TrainedTogether(ranks, tmp_path_factory.mktemp(dtype), jobs, inject)
+    return lambda training: together[training.dtype][training]
 
 
 def compared(run: RunDir) -> list[str]:
