@@ -24,7 +24,6 @@ pytestmark = [pytest.mark.distributed, pytest.mark.slow("many models at three la
 HERE = Path(__file__).parents[1] / "unit" / "conversion"
 NAMES = ("config.json", "generation_config.json")
 LAYOUTS = {"tp1-pp1": (1, 1), "tp2-pp1": (2, 1), "tp2-pp2": (2, 2)}
-"""Stages are those of the last, whose experts are whole on different ranks; those of the one before are split."""
 FAMILIES = {
     **{"gpt2": "GPT2LMHeadModel", "gpt2-untied": "GPT2LMHeadModel", "llama2": "LlamaForCausalLM"},
     **{"llama3": "LlamaForCausalLM", "mistral": "MistralForCausalLM", "mixtral": "MixtralForCausalLM"},
