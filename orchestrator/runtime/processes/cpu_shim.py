@@ -128,7 +128,7 @@ def _cuda_type_name(original: Callable[..., Any]) -> Callable[..., Any]:
 
     def type_(self: Any, dtype: Any = None, *args: Any, **kwargs: Any) -> Any:
         if dtype is None:
-            return f"torch.cuda.{original(self).rpartition('.')[2]}"
+            return f"torch.cuda.{original(self).removeprefix('torch.').removeprefix('cuda.')}"
         return original(self, dtype, *args, **kwargs)
 
     return type_
