@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from orchestrator.spec.job import JobSpec
 from support.training import layout, tiny_job
@@ -164,24 +164,51 @@ REFUSED = {
 }
 """Cells that no job may have, and a word of the reason that a person is given."""
 ONLY = {
-    "post-ln": ("tp2-sp", "pp2", "dp2", "tp2-pp2-interleaved-sp"),
-    "gemma3": ("tp2-sp", "pp2", "dp2", "cp2", "tp2-pp2-interleaved-sp"),
-    "gemma3-images": ("tp2-sp", "pp2", "tp2-pp2-interleaved-sp"),
-    "granite": ("tp2-sp", "pp2", "dp2", "tp2-pp2-interleaved-sp"),
-    "olmo2": ("tp2", "tp2-sp", "pp2", "dp2", "cp2", "tp2-pp2-interleaved-sp"),
-    "neox": ("tp2", "tp2-sp", "pp2", "dp2", "cp2", "tp2-pp2-interleaved-sp"),
-    "deepseek": ("ep2", "tp2-sp", "tp2-pp2-sp"),
-    "delta": ("ep2", "tp2-sp", "tp2-pp2-interleaved-sp"),
-    "mtp": ("pp2", "dp2", "cp2", "tp2-pp2-interleaved-sp"),
-    "gpt-oss": ("ep2", "cp2", "tp2-sp", "tp2-pp2-sp"),
+    "latent": ("tp2", "cp2", "tp2-pp2-interleaved-sp"),
+    "deepseek": ("ep2", "tp2-pp2-sp"),
+    "mtp": ("dp2", "cp2", "tp2-pp2-interleaved-sp"),
+    "delta": ("ep2", "tp2-pp2-interleaved-sp"),
+    "vision": ("tp2", "dp2", "tp2-pp2-interleaved-sp"),
+    "experts": ("dp2", "dp2-plain-optimizer", "dp2-no-overlap", "ep2", "cp2", "tp2-pp2-interleaved-sp"),
+    "routing": ("dp2", "ep2", "cp2", "tp2-pp2-interleaved-sp"),
+    "gpt-oss": ("ep2", "cp2", "tp2-pp2-sp"),
+    "olmo2": ("tp2", "tp2-pp2-interleaved-sp"),
+    "gemma3": ("cp2", "tp2-pp2-interleaved-sp"),
+    "gemma3-images": ("pp2", "tp2-pp2-interleaved-sp"),
+    "granite": ("tp2-pp2-interleaved-sp",),
+    "neox": ("tp2", "tp2-pp2-interleaved-sp"),
     "llama4": ("ep2", "tp2-sp", "pp2"),
+    "bert": ("tp2", "dp2", "tp2-pp2-interleaved-sp"),
+    "post-ln": ("tp2-pp2-interleaved-sp",),
     "modernbert": ("tp2-sp", "pp2-interleaved"),
-    "muon": ("plain-optimizer", "tp2-sp", "pp2", "dp2", "dp2-plain-optimizer", "cp2", "tp2-pp2-interleaved-sp"),
+    "muon": ("plain-optimizer", "dp2", "dp2-plain-optimizer", "cp2", "tp2-pp2-interleaved-sp"),
+    "race": ("dp2", "tp2-pp2-interleaved-sp"),
+    "t5": ("tp2", "dp2", "tp2-pp2-sp"),
 }
-"""Where a family differs from another in its norms, windows and positions, or in its optimizer alone, and other layouts
-would show nothing new."""
+"""A plain GPT has all layouts, so that each is proved by itself. What another family has of its own meets each way to
+split it once: its matrices and layers with the layout of all kinds of model parallelism, its reductions without
+sequence parallelism where it may be split so, its sequences and experts with those that divide them, replicas where
+losses are averaged by what each has, and optimizers where it has several buffers or an optimizer of its own.
+"""
 BF16_LAYOUTS = ("tp2-sp", "pp2", "dp2")
 """bf16 computes what fp32 computes, in fewer digits: these show that gradients are reduced and weights kept in fp32."""
+OF_OTHERS_IN_BF16 = ("tp2-sp",)
+"""Which weights of a family are kept so is seen at any layout, and here sums over tensor-parallel ranks as well."""
+
+
+class Training(NamedTuple):
+    """What a job of the matrix is made of; `layout` is None for one process, which others are compared with."""
+
+    family: str
+    layout: str | None
+    dtype: str
+    num_layers: int
+    micro_batch_size: int
+
+    def job(self, sentences: str) -> JobSpec:
+        """The job, of this data set of sentences (`matrix_job`)."""
+        degrees = {} if self.layout is None else LAYOUTS[self.layout]
+        return matrix_job(self.family, self.dtype, sentences, degrees, self.num_layers, self.micro_batch_size)
 
 
 @dataclass(frozen=True)
@@ -205,17 +232,29 @@ class Cell:
         return 4 // int(LAYOUTS[self.layout].get("data_parallel_size") or 1)
 
     @property
+    def training(self) -> Training:
+        """At its layout."""
+        return Training(self.family, self.layout, self.dtype, self.num_layers, self.micro_batch_size)
+
+    @property
+    def reference(self) -> Training:
+        """In one process."""
+        return self.training._replace(layout=None)
+
+    @property
     def name(self) -> str:
-        """For a test's id and a run's folder."""
+        """For a test's id."""
         return f"{self.family}-{self.layout}-{self.dtype}"
 
 
+def _layouts(family: str, dtype: str) -> tuple[str, ...]:
+    if dtype == "bf16":
+        return BF16_LAYOUTS if family == "gpt" else OF_OTHERS_IN_BF16
+    return ONLY.get(family) or tuple(name for name in LAYOUTS if (family, name) not in REFUSED)
+
+
 CELLS = tuple(
-    Cell(family, name, dtype)
-    for family in FAMILIES
-    for dtype in TOLERANCE
-    for name in (LAYOUTS if dtype == "fp32" else BF16_LAYOUTS)
-    if (family, name) not in REFUSED and name in ONLY.get(family, LAYOUTS)
+    Cell(family, name, dtype) for family in FAMILIES for dtype in TOLERANCE for name in _layouts(family, dtype)
 )
 
 
