@@ -26,6 +26,7 @@ from orchestrator.imports import staying
 
 if TYPE_CHECKING:
     from support.faults import Ranks
+    from support.many_runs import Thousands
 
 # Variables that would change what a test sees: a launcher's, a scheduler's, a tracker's, a hub's.
 FOREIGN_PREFIXES = (
@@ -182,6 +183,14 @@ def shared_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder that all processes of a test run have in common."""
     own = tmp_path_factory.getbasetemp()
     return own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
+
+
+@pytest.fixture(scope="session")
+def thousands(tmp_path_factory: pytest.TempPathFactory) -> Thousands:
+    """Thousands of runs with an index, for the tests of all folders: it takes half a minute to make and read them."""
+    from support.many_runs import thousands_in
+
+    return thousands_in(tmp_path_factory.mktemp("thousands"))
 
 
 @pytest.fixture(autouse=True)
