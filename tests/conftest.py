@@ -58,9 +58,9 @@ FIXED = {
     "TERM": "dumb",
     "TRANSFORMERS_OFFLINE": "1",
 }
-SLURM, SSH, BROWSER = (Path(__file__).parent / name for name in ("slurm", "ssh", "browser"))
+SLURM, SSH, BROWSER, TRACKING = (Path(__file__).parent / name for name in ("slurm", "ssh", "browser", "unit/tracking"))
 LONGEST = SLURM / "test_training.py"
-TOGETHER = (SLURM, SSH, BROWSER)
+TOGETHER = (SLURM, SSH, BROWSER, TRACKING)
 """Folders whose tests wait for much, or begin with what takes long: they come first, each on one worker."""
 
 
@@ -115,7 +115,8 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 class ByFile(LoadFileScheduling):
     """A file's tests go to one worker; those on SLURM, but for the longest file, all to one, and so do those on other
-    machines and those in a browser: what these need is started once, and no worker waits while others do.
+    machines, those in a browser and those that send to trackers: what these need is started once, and no worker waits
+    while others do.
     """
 
     def _split_scope(self, nodeid: str) -> str:
