@@ -4,15 +4,70 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import cycle, islice
 from pathlib import Path
 
+from baseline.packing import kept, unpack
+
+from orchestrator.launch.runs import all_runs
+from orchestrator.run_directory.rundir import RunDir
 from support.event_log import lines_of
 
-from orchestrator.run_directory.rundir import RunDir
-
+TEMPLATES = ("dp", "interrupted", "gpt")
+"""Kept runs (baseline/runs) that `copies_of_kept_runs` are made of."""
+THOUSANDS = 5000
 _HOUR = 3600.0
+_LONG_AGO = 1.7e9
+_MEASURED = """
+import resource, sys
+from orchestrator.cli.main import main
+code = main(sys.argv[1:])
+used = resource.getrusage(resource.RUSAGE_SELF)
+[most] = [line.split()[1] for line in open("/proc/self/status") if line.startswith("VmHWM")]
+print(used.ru_utime + used.ru_stime, int(most) / 1024, file=sys.stderr)
+sys.exit(code)
+"""
+"""Its memory by VmHWM: `ru_maxrss` begins with what the process had that started it."""
+
+
+def copies_of_kept_runs(folder: Path, count: int, *, long: int = 0, steps: int = 10) -> list[RunDir]:
+    """`many_runs` in `folder`/runs, of TEMPLATES."""
+    for name in TEMPLATES:
+        unpack(kept(name), folder / "few")
+    runs = {run.name: run for run in all_runs(folder / "few" / "runs")}
+    return many_runs([runs[name] for name in TEMPLATES], folder / "runs", count, long=long, steps=steps)
+
+
+@dataclass(frozen=True)
+class Thousands:
+    """A folder of THOUSANDS of runs with an index. `listed`: what `list` printed that made the index, in `megabytes` of
+    memory.
+    """
+
+    folder: Path
+    listed: str
+    megabytes: float
+
+
+def thousands_in(folder: Path) -> Thousands:
+    """Make them. Nothing was written for a long time: an index lacks what was changed just before."""
+    for run in copies_of_kept_runs(folder, THOUSANDS):
+        for path in (run.path, run.events_file, run.lease, run.checkpoints):
+            if path.exists():
+                os.utime(path, (_LONG_AGO, _LONG_AGO))
+    listed, _, megabytes = spent("list", "--runs-dir", str(folder / "runs"))
+    return Thousands(folder / "runs", listed, megabytes)
+
+
+def spent(*words: str) -> tuple[str, float, float]:
+    """What a command prints, its processor seconds, and its megabytes."""
+    finished = subprocess.run([sys.executable, "-c", _MEASURED, *words], capture_output=True, text=True, check=True)
+    seconds, megabytes = map(float, finished.stderr.split()[-2:])
+    return finished.stdout, seconds, megabytes
 
 
 def many_runs(runs: Sequence[RunDir], runs_dir: Path, count: int, *, long: int, steps: int) -> list[RunDir]:
