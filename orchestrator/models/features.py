@@ -1,4 +1,4 @@
-"""What jobs and models may have, and not every family, attention or kernel goes with."""
+"""Features of jobs and models that not every family, attention or kernel supports."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Feature(NamedTuple):
     """Whether it goes with those attentions only whose rows list it. It does not where it has nothing to do with
     attention, or where rules of its block say with which it goes."""
     rules_out: Mapping[RuledOut, str] = MappingProxyType({})
-    """Which of these a job with it has not, each with the reason."""
+    """What a job with it cannot have, and why."""
 
     def goes_with(self, family: ModelFamily) -> bool:
         """Whether models of a family may have it."""

@@ -19,7 +19,7 @@ class VisionSpec(Section):
     type: Annotated[ImageEncoderName, resume.SHAPE, HashedIfChanged()] = "llava"
     """`llava`: CLIP's encoder, and two matrices that project each patch. `gemma3`: SigLIP's encoder; patches are
     averaged to `pooled_tokens` tokens, which one matrix projects, and in the decoder the tokens of an image attend to
-    each other in both directions. It changes no other field: the presets of Gemma 3 write theirs."""
+    each other in both directions. It does not change the defaults of other fields; Gemma 3's presets set them."""
     image_size: Annotated[Positive, resume.SHAPE] = 336
     """Pixels of a side. For `llava` images are scaled to cover a square of this size, and cropped to it; for `gemma3`
     they are scaled to it in both directions."""

@@ -45,6 +45,7 @@ it. In fp32 Transformer Engine multiplies with the ten bits of TF32. Measured on
 EP2 = {"expert_model_parallel_size": 2}
 LAYOUTS: dict[str, dict[str, Any]] = {
     "one": {},
+    "dp2": {"dp": 2},
     "ep2": {"dp": 2, **EP2},
     "tp2-ep2": {"tp": 2, "dp": 2, "sequence_parallel": True, **EP2},
     "tp2-ep2-whole-experts": {"tp": 2, "sequence_parallel": True, **EP2, "expert_tensor_parallel_size": 1},

@@ -87,7 +87,7 @@ def to_model(arguments: Mapping[str, Any], family: ModelFamily = GPT) -> dict[st
     fuses = arguments.get("bias_gelu_fusion") and arguments.get("add_bias_linear") and not arguments.get("num_experts")
     plain = "gelu_tanh" if fuses else "gelu"
     model["activation"] = next((ours for name, ours in _ACTIVATIONS.items() if arguments.get(name)), plain)
-    return {**model, **_window(arguments), **bert_and_t5.to_fields(arguments, family)}
+    return {**model, **_window(arguments, family), **bert_and_t5.to_fields(arguments, family)}
 
 
 _UNSET: tuple[Any, ...] = (None, False, 0, "", [], {})
@@ -118,11 +118,17 @@ def _positions(arguments: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _window(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """The window of attention."""
+def _window(arguments: Mapping[str, Any], family: ModelFamily) -> dict[str, Any]:
+    """The window of attention. Raises UserError for a BERT's that is not as wide on both sides."""
     size, skip = arguments.get("window_size"), arguments.get("window_attn_skip_freq")
     if size is None or size[0] < 0:
         return {}
+    if family.is_masked_lm and size[0] != size[1]:
+        raise UserError(
+            f"the checkpoint's network has a window of {size[0]} tokens before a token and {size[1]} after it; a BERT "
+            "with as many on both sides is imported",
+            code="unsupported_window",
+        )
     return {"sliding_window": size[0] + 1, **({"window_attn_skip_freq": skip} if skip else {})}
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from orchestrator.errors import DataError
-from orchestrator.fields.values import empty_dict, empty_list
+from orchestrator.fields.values import Positive, empty_dict, empty_list
 from orchestrator.models.image_encoders import ImageEncoderName
 from orchestrator.spec.messages.validation import errors_in_words
 from orchestrator.spec.sections.data import TokenizerSpec
@@ -55,17 +55,17 @@ class Manifest(BaseModel):
     """Of conversations, the tokens that the loss counts (PREFIX.loss_mask); None where there are none."""
     images: int | None = None
     """Images of all conversations (PREFIX.images); None where none were asked for."""
-    image_size: int | None = None
+    image_size: Positive | None = None
     """Pixels of their sides."""
     unpictured_conversations: int = 0
     """Those with `<image>` in their text and without an image, where images were asked for."""
     shortened_conversations: int = 0
     """Those of which the chat template leaves out part of the assistant's turns, such as an earlier reasoning."""
-    patch_size: int | None = None
+    patch_size: Positive | None = None
     """Pixels of the sides of the patches."""
     image_encoder: ImageEncoderName | None = None
     """`model.vision.type` of the models that they are for; `llava` when None."""
-    pooled_tokens: int | None = None
+    pooled_tokens: Positive | None = None
     """Tokens of an image; one for each patch when None."""
     text_bytes: int
     """Bytes of input that were read, after decompression."""

@@ -85,6 +85,10 @@ class AttentionBlock(TokenMixer):
         return {**GROUPED_QUERY.layers.settings(model, setup), **self.layers.settings(model, setup)}
 
 
+_EARLIER_NAMES = {"parameters": "matrices"}
+"""What a block's module was called before."""
+
+
 class AttentionOfPackage(AttentionBlock):
     """An attention of another package, whose entry point leads to that package: modules of it have the names that those
     of a block have, and what it has no module for is as in grouped-query attention. Its rules are its `Options`.
@@ -108,9 +112,15 @@ class AttentionOfPackage(AttentionBlock):
 
     def part(self, name: str) -> Any:
         module = f"{self._package}.{name}"
-        if importlib.util.find_spec(module) is None:
-            return GROUPED_QUERY.part(name)
-        return importlib.import_module(module)
+        if importlib.util.find_spec(module) is not None:
+            return importlib.import_module(module)
+        earlier = _EARLIER_NAMES.get(name)
+        if earlier is not None and importlib.util.find_spec(f"{self._package}.{earlier}") is not None:
+            raise UserError(
+                f"{self._package}.{earlier} is called {name}.py in this version: rename it",
+                code="renamed_plugin_module",
+            )
+        return GROUPED_QUERY.part(name)
 
 
 class MissingBlockError(UserError, Unavailable):

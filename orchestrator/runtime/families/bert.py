@@ -10,6 +10,7 @@ from megatron.core.models.common.language_module.language_module import Language
 from megatron.core.transformer.enums import AttnMaskType
 from megatron.core.transformer.transformer_block import TransformerBlockSubmodules
 from megatron.core.transformer.transformer_config import TransformerConfig
+from megatron.core.transformer.transformer_layer import get_transformer_layer_offset
 from torch.nn import functional
 
 from orchestrator.planning.vocabulary import Vocabulary
@@ -139,7 +140,8 @@ def build_chunk(
         "vp_stage": vp_stage,
     }
     block = _block_spec(config, layers, vp_stage)
-    if model.embedding_norm and ranks.is_pre_process(index):
+    holds_first = bool(block.layer_specs) and get_transformer_layer_offset(config, vp_stage=vp_stage) == 0
+    if model.embedding_norm and holds_first:  # the embeddings' stage may have no layer
         block.layer_specs[0] = without_first_norm(block.layer_specs[0], column_and_norm(layers)[0])
     if model.transformer_block_type == "post_ln":
         normalise_behind(block, layers, config)

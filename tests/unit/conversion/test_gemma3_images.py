@@ -58,6 +58,7 @@ def test_the_published_file_is_the_preset() -> None:
 @pytest.mark.parametrize(
     ("more", "refusal"),
     [
+        ({"tie_word_embeddings": []}, ("unsupported_config_value", "tie_word_embeddings")),
         ({"mm_tokens_per_image": 0}, ("unsupported_config_value", "mm_tokens_per_image", "0")),
         ({"mm_tokens_per_image": "256"}, ("unsupported_config_value", "mm_tokens_per_image")),
         ({"vision_config": {"model_type": "clip_vision_model"}}, ("unsupported_image_encoder", "clip_vision_model")),

@@ -103,6 +103,14 @@ def test_layers_of_a_bert() -> None:
         to_model({**arguments, "spec": ["my.layers", "spec"]}, BERT)
 
 
+def test_a_window_of_a_bert_is_as_wide_on_both_sides() -> None:
+    job = job_of("bert", sliding_window=8)
+    arguments = to_arguments(job, iteration=1, consumed_samples=8, padded_vocab=ROWS)
+    assert to_model({**arguments, "window_size": (7, 7)}, BERT)["sliding_window"] == 8
+    with refused("unsupported_window", "7", "0"):
+        to_model({**arguments, "window_size": (7, 0)}, BERT)
+
+
 def test_a_key_of_another_network_is_not_passed_over() -> None:
     job = job_of("bert")
     wanted = wanted_tensors(job, ROWS, with_optimizer=False)

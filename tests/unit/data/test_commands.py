@@ -273,9 +273,11 @@ class TestInspect:
             "Tokenize again or copy it again\n"
         )
 
-    def test_damaged_manifest(self, tokenize: Any, corpus: Path, program: Any) -> None:
+    @pytest.mark.parametrize("changes", [None, {"image_size": 24, "patch_size": 8, "pooled_tokens": 0}])
+    def test_damaged_manifest(self, changes: dict[str, int] | None, tokenize: Any, corpus: Path, program: Any) -> None:
         prefix = tokenize(corpus)
-        manifest_path(prefix).write_text("{}")
+        path = manifest_path(prefix)
+        path.write_text("{}" if changes is None else json.dumps({**json.loads(path.read_text()), **changes}))
         result = program("inspect", prefix)
         assert result.returncode == 2
         assert "is damaged or not a manifest" in result.stderr

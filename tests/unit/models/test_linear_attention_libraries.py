@@ -42,3 +42,10 @@ def test_tilelang_takes_its_place(libraries: Libraries) -> None:
     libraries.there("fla", "tilelang")
     libraries.distribution("triton", "3.6.0", "triton")
     assert fla_trouble(HOPPER) is None
+
+
+def test_an_unknown_triton_is_not_trusted(libraries: Libraries) -> None:
+    libraries.missing("tilelang")
+    libraries.there("fla", "triton")
+    assert fla_trouble(HOPPER) is not None
+    assert fla_trouble(AMPERE) is None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,7 +10,7 @@ from support.training import tiny_job
 from torch.nn import functional
 
 from orchestrator.kernel_selection.experts import joins_expert_mlp
-from orchestrator.runtime.layers.grouped_experts.expert_mlp import ExpertMLP
+from orchestrator.runtime.layers.grouped_experts.expert_mlp import join_expert_mlp
 from tests.unit.runtime.conftest import PutKernels
 
 HIDDEN, INNER = 6, 4
@@ -57,19 +56,23 @@ class Activation:
 
 @pytest.fixture
 def experts(put_kernels: PutKernels) -> Any:
-    """What ExpertMLP reads of megatron-core's module."""
+    """What is read of megatron-core's module."""
     put_kernels("grouped_products", Products())
     put_kernels("weighted_swiglu", Activation())
     torch.manual_seed(1)
-    linears = [
-        SimpleNamespace(**{f"weight{index}": torch.nn.Parameter(torch.randn(shape)) for index in range(len(TOKENS))})
-        for shape in ((2 * INNER, HIDDEN), (HIDDEN, INNER))
-    ]
-    return SimpleNamespace(num_local_experts=len(TOKENS), linear_fc1=linears[0], linear_fc2=linears[1])
+    module: Any = torch.nn.Module()
+    module.num_local_experts = len(TOKENS)
+    for name, shape in (("linear_fc1", (2 * INNER, HIDDEN)), ("linear_fc2", (HIDDEN, INNER))):
+        linear = torch.nn.Module()
+        for index in range(len(TOKENS)):
+            linear.register_parameter(f"weight{index}", torch.nn.Parameter(torch.randn(shape)))
+        module.add_module(name, linear)
+    join_expert_mlp(module)
+    return module
 
 
 def test_each_expert_has_its_own_tokens(experts: Any) -> None:
-    weights_in, weights_out = (list(vars(linear).values()) for linear in (experts.linear_fc1, experts.linear_fc2))
+    weights_in, weights_out = (list(linear.parameters()) for linear in (experts.linear_fc1, experts.linear_fc2))
     hidden, share = torch.randn(sum(TOKENS), HIDDEN), torch.rand(sum(TOKENS))
     plain = [each.detach().requires_grad_() for each in (hidden, share, *weights_in, *weights_out)]
     parts = zip(plain[0].split(TOKENS), plain[1].split(TOKENS), plain[2:5], plain[5:], strict=True)
@@ -80,7 +83,7 @@ def test_each_expert_has_its_own_tokens(experts: Any) -> None:
     for weight in (*weights_in, *weights_out):
         weight.main_grad = torch.ones_like(weight)
     hidden.requires_grad_(), share.requires_grad_()
-    found, bias = ExpertMLP(experts)(hidden, torch.tensor(TOKENS), share)
+    found, bias = experts(hidden, torch.tensor(TOKENS), share)
     found.backward(gradient)
     assert bias is None
     torch.testing.assert_close(found, wanted)
@@ -90,6 +93,24 @@ def test_each_expert_has_its_own_tokens(experts: Any) -> None:
         assert exact.grad is not None
         torch.testing.assert_close(weight.main_grad, exact.grad + 1)
         assert weight.grad_added_to_main_grad
+
+
+def test_weights_are_gathered_before_they_are_read(experts: Any) -> None:
+    """megatron-core gathers what other ranks have updated in a hook of the layer whose weights they are."""
+    hidden, share = torch.randn(sum(TOKENS), HIDDEN), torch.rand(sum(TOKENS))
+    wanted, _ = experts(hidden, torch.tensor(TOKENS), share)
+    for linear in (experts.linear_fc1, experts.linear_fc2):
+        updated = [weight.detach().clone() for weight in linear.parameters()]
+
+        def gather(module: Any, inputs: Any, updated: list[torch.Tensor] = updated) -> None:
+            for weight, value in zip(module.parameters(), updated, strict=True):
+                weight.data.copy_(value)
+
+        linear.register_forward_pre_hook(gather)
+        for weight in linear.parameters():
+            weight.data.zero_()
+    found, _ = experts(hidden, torch.tensor(TOKENS), share)
+    torch.testing.assert_close(found, wanted)
 
 
 @pytest.mark.parametrize(

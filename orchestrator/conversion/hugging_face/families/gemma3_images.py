@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from orchestrator.conversion.hugging_face.config_keys import whole
+from orchestrator.conversion.hugging_face.config_keys import no_network, whole
 from orchestrator.conversion.hugging_face.configuration import section
 from orchestrator.conversion.hugging_face.families.gemma import GEMMA3
 from orchestrator.conversion.hugging_face.families.llava import ENCODER_LAYERS, both
@@ -37,13 +37,16 @@ def _to_vision(config: Mapping[str, Any]) -> dict[str, Any]:
 def _ties_output(config: Mapping[str, Any], text: Mapping[str, Any]) -> bool:
     """Versions of transformers read one or the other."""
     said = [each[_TIES] for each in (config, text) if each.get(_TIES) is not None]
+    for value in said:
+        if not isinstance(value, bool):
+            raise no_network(_TIES, value)
     if len(set(said)) > 1:
         values = " and ".join(map(json.dumps, said))
         raise UserError(
             f"config.json: {_TIES} and {_TIES} of text_config are the same, and say {values}: remove one",
             code="conflicting_config_values",
         )
-    return bool(said[0]) if said else True
+    return said[0] if said else True
 
 
 _SIGHT = (

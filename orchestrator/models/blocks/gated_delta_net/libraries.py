@@ -18,9 +18,12 @@ def fla_trouble(capability: tuple[int, int]) -> str | None:
         return "flash-linear-attention is not installed"
     if capability[0] != _HOPPER or importlib.util.find_spec("tilelang") is not None:
         return None
-    from importlib.metadata import version  # a twentieth of the time of `validate`, which asks for no version
+    from importlib.metadata import PackageNotFoundError, version  # slow for `validate`, which asks for no version
 
-    triton = version("triton")
+    try:
+        triton = version("triton")
+    except PackageNotFoundError:
+        return "the version of Triton is not known, and some compute their gradients wrongly on Hopper GPUs"
     numbers = tuple(map(int, re.findall(r"\d+", triton)[:3]))
     if not _WRONG_TRITON[0] <= numbers < _WRONG_TRITON[1]:
         return None

@@ -26,30 +26,40 @@ def join_expert_mlps(chunk: Any, job: JobSpec, config: LayerConfig, layers: Laye
         return
     for module in chunk.modules():
         if isinstance(module, TEGroupedMLP):
-            vars(module)["forward"] = ExpertMLP(module)
+            join_expert_mlp(module)
 
 
-class ExpertMLP:
-    """The forward pass of a TEGroupedMLP with SwiGLU and without biases."""
+def join_expert_mlp(experts: Any) -> None:
+    """Give these passes to a TEGroupedMLP with SwiGLU and without biases. Its linear layers are called as before: what
+    comes before a call gathers their weights (megatron-core's `overlap_param_gather`).
+    """
+    first, second = experts.linear_fc1, experts.linear_fc2
+    _multiply_with(first, _GateAndUp, experts.num_local_experts)
+    _multiply_with(second, _Down, experts.num_local_experts)
 
-    def __init__(self, module: Any) -> None:
-        self._module = module
-        self._weights: list[tuple[torch.Tensor, ...]] = []
-
-    def __call__(
-        self, hidden: torch.Tensor, tokens_per_expert: torch.Tensor, weights: torch.Tensor
+    def forward(
+        hidden: torch.Tensor, tokens_per_expert: torch.Tensor, weights: torch.Tensor
     ) -> tuple[torch.Tensor, None]:
         """Tokens [n, h], an expert's behind another's, the number of each on the host, and how the router weighted each
         token [n]; gives [n, h], and no bias.
         """
-        if not self._weights:  # not before the parameters are the ones that are trained
-            count = self._module.num_local_experts
-            for linear in (self._module.linear_fc1, self._module.linear_fc2):
-                self._weights.append(tuple(getattr(linear, f"weight{index}") for index in range(count)))
         tokens = tokens_per_expert.tolist()
-        gate_and_up: Any = _GateAndUp.apply
-        down: Any = _Down.apply
-        return down(gate_and_up(hidden, tokens, *self._weights[0]), weights, tokens, *self._weights[1]), None
+        return second(first(hidden, tokens), weights, tokens), None
+
+    vars(experts)["forward"] = forward
+
+
+def _multiply_with(linear: Any, function: type[torch.autograd.Function], count: int) -> None:
+    """Have a GroupedLinear of so many experts apply this function to its inputs and its weights."""
+    apply: Any = function.apply
+    matrices: list[torch.Tensor] = []
+
+    def forward(*inputs: Any) -> Any:
+        if not matrices:  # not before the parameters are the ones that are trained
+            matrices.extend(getattr(linear, f"weight{index}") for index in range(count))
+        return apply(*inputs, *matrices)
+
+    vars(linear)["forward"] = forward
 
 
 class _GateAndUp(torch.autograd.Function):

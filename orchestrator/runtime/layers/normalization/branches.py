@@ -46,9 +46,12 @@ def without_first_norm(layer: Any, column: Any) -> Any:
     """A layer's specification without the norm before attention, which reads what is normalised already; `column` as
     above.
     """
-    first = copy.deepcopy(layer)  # other layers have the same
-    first.submodules.input_layernorm = IdentityOp
-    first.submodules.self_attention.submodules.linear_qkv = column
+    # Other layers have the same specification, and what they share, as their masks, is shared by the first too.
+    first, attention = copy.copy(layer), copy.copy(layer.submodules.self_attention)
+    first.submodules = copy.copy(layer.submodules)
+    attention.submodules = copy.copy(attention.submodules)
+    first.submodules.input_layernorm, first.submodules.self_attention = IdentityOp, attention
+    attention.submodules.linear_qkv = column
     return first
 
 

@@ -29,7 +29,7 @@ def pooled_tokens(job: JobSections) -> Iterator[Problem]:
         yield Problem(message, (_POOLED, _TYPE), "write pooled_tokens: 256, as Gemma 3 has")
     elif isqrt(pooled) ** 2 != pooled or per_side % isqrt(pooled):
         message = (
-            f"pooled_tokens {pooled} must be the square of a divisor of the {per_side} patches of a side: each token "
+            f"pooled_tokens {pooled} must be the square of a divisor of {per_side}, the patches per side: each token "
             "is the mean of a square of patches"
         )
         squares = [side**2 for side in divisors(per_side)]
@@ -47,6 +47,9 @@ def masks_of_images(job: JobSections) -> Iterator[Problem]:
             "attention in both directions among the tokens of an image would need a mask for each head under ALiBi"
         )
         yield Problem(message, ("model.position_embedding_type", _TYPE), "use rotary or learned positions")
+    if job.model.attention_chunk_size is not None:
+        message = "attention in chunks was not tried with attention in both directions among the tokens of an image"
+        yield Problem(message, ("model.attention_chunk_size", _TYPE), "leave one of them out")
 
 
 RULES: tuple[Rule, ...] = (pooled_tokens, masks_of_images)
