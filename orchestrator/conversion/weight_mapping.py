@@ -73,6 +73,25 @@ class SameAs(NamedTuple):
 
 
 @dataclass(frozen=True)
+class SeeingConfig:
+    """How the config.json of a family that sees speaks of its images, where it does otherwise than LLaVA's: around what
+    it says of the decoder, in both directions."""
+
+    keys: frozenset[str]
+    """Those that are read, beside the decoder's."""
+    to_config: Callable[[ModelSpec, Mapping[str, Any]], dict[str, Any]]
+    """From a model, and what config.json says of its decoder."""
+    to_text: Callable[[Mapping[str, Any]], dict[str, Any]]
+    """Of a config.json what it says of the decoder."""
+    to_vision: Callable[[Mapping[str, Any]], dict[str, Any]]
+    """Of a config.json the fields of `model.vision`. Raises UserError with what we cannot represent."""
+    tokens: tuple[str, ...]
+    """Special tokens, beside that of an image, whose ids config.json has where the tokenizer has them."""
+    with_ids: Callable[[dict[str, Any], Mapping[str, int | None], Mapping[str, int]], dict[str, Any]]
+    """A config.json with the ids of special tokens: of text by their keys, and those for images by their texts."""
+
+
+@dataclass(frozen=True)
 class Family:
     """A model of transformers."""
 
@@ -130,6 +149,8 @@ class Family:
     """The block of `models.blocks` that its layers attend with."""
     decoder: Family | None = None
     """Of one that sees images: its decoder, of which `text_config` in config.json speaks."""
+    seeing: SeeingConfig | None = None
+    """How config.json speaks of its images, where it does otherwise than LLaVA's."""
     unused: Mapping[str, float] = field(default_factory=dict)
     """Vectors of the encoder of images, as wide as it is, that no layer computes with -> their numbers in an export."""
     quantizations: frozenset[str] = frozenset()

@@ -20,9 +20,9 @@ from orchestrator.errors import UserError
 from orchestrator.fields.values import resolve_environment
 from orchestrator.inference import scoring
 from orchestrator.inference.generation import writer
-from orchestrator.inference.generation.decoder import DecoderRunner, ModelRunner
+from orchestrator.inference.generation.decoder import ModelRunner
 from orchestrator.inference.generation.encoder_decoder import EncoderDecoderRunner
-from orchestrator.inference.generation.self_drafting import SelfDraftingRunner
+from orchestrator.inference.generation.runners import runner_of
 from orchestrator.inference.images import Image, Images, each_with_images, seen, tokens_and_marks
 from orchestrator.inference.length_limits import refusal
 from orchestrator.inference.loading import open_network
@@ -244,8 +244,8 @@ class Model:
     @cached_property
     def _patch(self) -> int:
         """The token that keeps the place of a patch, whatever it is: the tokenizer's own, or what ends a document."""
-        tokenizer = self._tokenizer_if_any
-        own = None if tokenizer is None else tokenizer.token_id(MARK)
+        tokenizer, model = self._tokenizer_if_any, self.job.model
+        own = None if tokenizer is None else tokenizer.token_id(model.image_encoder.mark if model.has_vision else MARK)
         found = tokenizer.end if tokenizer is not None and own is None else own
         return found if found is not None and found < self.vocab_size else 0
 
@@ -299,7 +299,7 @@ class Model:
                 code="model_cannot_generate",
             )
         if not self._family.is_encoder_decoder:
-            return (SelfDraftingRunner if self.job.model.predicts_further else DecoderRunner)(self.network)
+            return runner_of(self.network)
         start = decoder_start(self.tokenizer)
         if start >= self.vocab_size:
             raise UserError(

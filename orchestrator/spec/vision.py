@@ -4,7 +4,9 @@ from typing import Annotated, Literal
 
 from orchestrator.fields import resume
 from orchestrator.fields.base import Section
+from orchestrator.fields.metadata import HashedIfChanged
 from orchestrator.fields.values import Positive, PositiveNumber
+from orchestrator.spec.native_resolution import IMAGE_PAD, NativeResolutionSpec
 
 MARK = "<image>"
 """What stands for an image in a text."""
@@ -41,6 +43,30 @@ class VisionSpec(Section):
     """Maximum images per sequence. A sequence with fewer takes as long."""
     freeze: Annotated[bool, resume.PARAMETER_GROUPS] = False
     """Keep the encoder fixed, and train only the two matrices and the decoder."""
+    native_resolution: Annotated[NativeResolutionSpec | None, resume.SHAPE, HashedIfChanged()] = None
+    """Images of any size, and the encoder of Qwen2.5-VL; `{}` for its own values. Other fields of `vision` say how many
+    and how wide its layers are; `activation` does not apply."""
+
+    @property
+    def is_native(self) -> bool:
+        """Whether each image has a grid of patches of its own."""
+        return self.native_resolution is not None
+
+    @property
+    def native(self) -> NativeResolutionSpec:
+        """What the encoder of images of any size has beyond other encoders."""
+        assert self.native_resolution is not None, "the caller has asked `is_native`"
+        return self.native_resolution
+
+    @property
+    def merge_size(self) -> int:
+        """Patches of a side of the group that becomes one token of the decoder."""
+        return self.native.merge_size if self.is_native else 1
+
+    @property
+    def unit(self) -> int:
+        """Pixels of a side of what becomes one token of the decoder."""
+        return self.patch_size * self.merge_size
 
     @property
     def ffn_size(self) -> int:
@@ -48,14 +74,30 @@ class VisionSpec(Section):
         return self.ffn_hidden_size or 4 * self.hidden_size
 
     @property
-    def tokens_per_image(self) -> int:
-        """Tokens of the decoder's sequence that an image takes: its patches."""
+    def patches_per_image(self) -> int:
+        """Patches of an image, of any size those of the largest."""
         return (self.image_size // self.patch_size) ** 2
+
+    @property
+    def tokens_per_image(self) -> int:
+        """Tokens of the decoder's sequence that an image takes: its patches, or groups of them. Of images of any size
+        it is the largest that takes so many."""
+        return (self.image_size // self.unit) ** 2
+
+    @property
+    def least_tokens(self) -> int:
+        """Tokens that an image takes at least."""
+        return 1 if self.is_native else self.tokens_per_image
+
+    @property
+    def mark(self) -> str:
+        """The special token of the vocabulary that stands for a token of an image."""
+        return IMAGE_PAD if self.is_native else MARK
 
     @property
     def positions(self) -> int:
         """Length of the encoder's sequences: the patches, behind CLIP's token for the whole image."""
-        return self.tokens_per_image + 1
+        return self.patches_per_image + (0 if self.is_native else 1)
 
 
 def marks_problem(marks: int, images: int, *, sees: bool, given_by: str | None = None) -> str | None:

@@ -86,7 +86,9 @@ FAMILIES = {
     **{"bert-untied": "BertForPreTraining", "t5": "T5ForConditionalGeneration"},
     **{"t5-v1.1": "T5ForConditionalGeneration", "mt5": "T5ForConditionalGeneration"},
     **{"llava": "LlavaForConditionalGeneration", "llava-qwen2": "LlavaForConditionalGeneration"},
+    "qwen2.5-vl": "Qwen2_5_VLForConditionalGeneration",
 }
+GENERATING = [name for name, kind in FAMILIES.items() if kind.endswith(("CausalLM", "LMHeadModel"))]
 
 
 @pytest.fixture(scope="module")
@@ -126,15 +128,13 @@ def test_logits_are_the_same(found: dict[str, dict[str, Any]], family: str) -> N
     assert entry["ours"] < 1e-5 * max(entry["spread"], 1.0)
 
 
-@pytest.mark.parametrize(
-    "family", [name for name, kind in FAMILIES.items() if kind.endswith(("CausalLM", "LMHeadModel"))]
-)
+@pytest.mark.parametrize("family", [*GENERATING, "qwen2.5-vl"])
 def test_greedy_generation_writes_the_same_tokens(found: dict[str, dict[str, Any]], family: str) -> None:
     """With a cache, on one rank and on two, as transformers without one."""
     assert found[family]["greedy"] == [True, True]
 
 
-@pytest.mark.parametrize("family", ["llava", "llava-qwen2"])
+@pytest.mark.parametrize("family", ["llava", "llava-qwen2", "qwen2.5-vl"])
 def test_losses_after_images_are_the_same(found: dict[str, dict[str, Any]], family: str) -> None:
     """Of a sequence with two images, and of one with none."""
     assert found[family]["losses"] < 1e-5

@@ -50,6 +50,15 @@ FAMILIES: dict[str, dict[str, Any]] = {
             "images_per_sequence": 2,
         },
     },
+    "native": {
+        **{**_MODEL, "activation": "swiglu", "normalization": "RMSNorm", "num_query_groups": 2},
+        "mrope_section": [2, 1, 1],
+        "vision": {
+            **{"image_size": 24, "patch_size": 4, "num_layers": 2, "hidden_size": 16, "num_attention_heads": 2},
+            "images_per_sequence": 2,
+            "native_resolution": {"smallest_image_size": 8, "window_size": 16, "full_attention_layers": [1]},
+        },
+    },
     "experts": {
         **{**_MODEL, "add_bias_linear": False, "num_experts": 4, "moe_ffn_hidden_size": 48, "moe_aux_loss_coeff": 0.05},
         "moe_shared_expert_intermediate_size": 40,
@@ -155,6 +164,7 @@ ONLY = {
     "neox": ("tp2", "tp2-sp", "pp2", "dp2", "cp2", "tp2-pp2-interleaved-sp"),
     "deepseek": ("ep2", "tp2-sp", "tp2-pp2-sp"),
     "delta": ("ep2", "tp2-sp", "tp2-pp2-interleaved-sp"),
+    "native": ("tp2-sp", "pp2", "dp2", "tp2-pp2-interleaved-sp"),
     "mtp": ("pp2", "dp2", "cp2", "tp2-pp2-interleaved-sp"),
     "gpt-oss": ("ep2", "cp2", "tp2-sp", "tp2-pp2-sp"),
     "llama4": ("ep2", "tp2-sp", "pp2"),

@@ -18,7 +18,11 @@ from orchestrator.cli.outputs import refuse_printed
 from orchestrator.conversion.hugging_face.configuration import merged_rates, read_config, to_dtype, to_model
 from orchestrator.conversion.hugging_face.families.mixture_of_experts.further_tokens import layers_of_further_tokens
 from orchestrator.conversion.hugging_face.families.registry import family_of_folder, family_of_job
-from orchestrator.conversion.hugging_face.processor_values import image_token_note, refuse_other_pixels
+from orchestrator.conversion.hugging_face.processor_values import (
+    image_token_note,
+    refuse_other_patches,
+    refuse_other_pixels,
+)
 from orchestrator.conversion.weight_mapping import Family
 from orchestrator.errors import UserError
 from orchestrator.launch.runs import create_run
@@ -277,8 +281,12 @@ def _document(name: str, config: dict[str, Any], family: Family, source: Path) -
     for message in merged_rates(config, family):
         warn(message)
     if "vision" in model:
-        refuse_other_pixels(source, VisionSpec.model_validate(model["vision"]).image_size)
-        if note := image_token_note(source, config):
+        vision = VisionSpec.model_validate(model["vision"])
+        if vision.is_native:
+            refuse_other_patches(source, vision)
+        else:
+            refuse_other_pixels(source, vision.image_size)
+        if note := image_token_note(source, config, vision.mark):
             warn(note)
     return spec_around(name, model, to_dtype(config), tokenizer)
 

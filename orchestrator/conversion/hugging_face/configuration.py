@@ -113,7 +113,7 @@ def to_model(config: Mapping[str, Any], family: Family, place: str = "") -> dict
     """
     _refuse_others(config, family, place)
     if family.decoder is not None:
-        model = _to_seeing_model(config, family.decoder)
+        model = _to_seeing_model(config, family, family.decoder)
     else:
         model = _to_text_model(config, family, place)
     check_keys(config, keys_read(family) | family.ignored, family.name, place)
@@ -184,6 +184,8 @@ def merged_rates(config: Mapping[str, Any], family: Family) -> Iterator[str]:
 def keys_read(family: Family) -> set[str]:
     """The keys of config.json that an import of this family understands."""
     if family.decoder is not None:
+        if family.seeing is not None:
+            return {*family.seeing.keys, *keys_read(family.decoder), *family.decoder.ignored}
         return {"text_config", "vision_config", "vision_feature_layer", "tie_word_embeddings", *family.constants}
     return {
         *(*family.sizes.values(), *family.constants, *family.repeated, *family.aliases, *family.implied),
@@ -200,6 +202,9 @@ def keys_read(family: Family) -> set[str]:
 
 def _to_seeing_config(model: ModelSpec, family: Family, text: Mapping[str, Any]) -> dict[str, Any]:
     """Around `text`, what it says of the decoder."""
+    if family.seeing is not None:
+        names = {"architectures": [family.architecture], "model_type": family.model_type}
+        return {**family.seeing.to_config(model, text), **names}
     return {
         "architectures": [family.architecture],
         "model_type": family.model_type,
@@ -212,7 +217,9 @@ def _to_seeing_config(model: ModelSpec, family: Family, text: Mapping[str, Any])
     }
 
 
-def _to_seeing_model(config: Mapping[str, Any], decoder: Family) -> dict[str, Any]:
+def _to_seeing_model(config: Mapping[str, Any], family: Family, decoder: Family) -> dict[str, Any]:
+    if (seeing := family.seeing) is not None:
+        return {**to_model(seeing.to_text(config), decoder), "vision": seeing.to_vision(config)}
     text = section(config, "text_config")
     ties = any(each.get("tie_word_embeddings") for each in (config, text))
     vision = to_vision(section(config, "vision_config"), config.get("vision_feature_layer", -2))

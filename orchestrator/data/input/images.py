@@ -31,18 +31,32 @@ def pixels(source: Path | bytes, size: int, most: float = math.inf) -> Pixels:
 
     Raises UserError for what is no image, MissingDependency without Pillow.
     """
+    whole = upright(source, size, most)
+    width, height = whole.size
+    shorter = min(width, height)
+    scaled = (size * width // shorter, size * height // shorter)
+    # As a whole, though only its middle is wanted: so it is the same to the pixel.
+    found = np.asarray(whole.resize(scaled, pillow().Resampling.BICUBIC))
+    left, top = ((side - size) // 2 for side in scaled)
+    # Copied: a part of an array keeps the whole.
+    return found[top : top + size, left : left + size].transpose(2, 0, 1).copy()
+
+
+def upright(source: Path | bytes, size: int, most: float, longest: int = _LONGEST) -> Any:
+    """Pillow's image, in red, green and blue, before it is scaled to `size`; its longer side may be `longest` times its
+    shorter one. See `pixels`."""
     library, operations = pillow(), pillow("ImageOps")
     name = "the image" if isinstance(source, bytes) else f"image {source}"
     most = min(most, library.MAX_IMAGE_PIXELS or math.inf)
     try:
         file = io.BytesIO(source) if isinstance(source, bytes) else _regular(source)
         with library.open(file, formats=FORMATS) as image:
-            _check_sides(image.size, size, most)
+            _check_sides(image.size, size, most, longest)
             image.load()
             # Of no use here, and Pillow would warn of it. Warnings are the process's: a thread can turn none off.
             image.info.pop("transparency", None)
             operations.exif_transpose(image, in_place=True)
-            upright = image if image.mode == "RGB" else image.convert("RGB")
+            return image if image.mode == "RGB" else image.convert("RGB")
     except library.UnidentifiedImageError as error:
         raise UserError(
             f"{name} is not supported; supported are {', '.join(FORMATS[:-1])} and {FORMATS[-1]}",
@@ -52,25 +66,17 @@ def pixels(source: Path | bytes, size: int, most: float = math.inf) -> Pixels:
         raise UserError(
             f"{name} cannot be read: {getattr(error, 'strerror', None) or error}", code="unreadable_image"
         ) from error
-    width, height = upright.size
-    shorter = min(width, height)
-    scaled = (size * width // shorter, size * height // shorter)
-    # As a whole, though only its middle is wanted: so it is the same to the pixel.
-    found = np.asarray(upright.resize(scaled, library.Resampling.BICUBIC))
-    left, top = ((side - size) // 2 for side in scaled)
-    # Copied: a part of an array keeps the whole.
-    return found[top : top + size, left : left + size].transpose(2, 0, 1).copy()
 
 
-def _check_sides(sides: tuple[int, int], size: int, most: float) -> None:
+def _check_sides(sides: tuple[int, int], size: int, most: float, longest: int) -> None:
     """Raises ValueError for an image that would take much memory, before it takes any."""
     width, height = sides
     if width * height > most:
         raise ValueError(f"{width} x {height} exceed the limit of {most:.0f} pixels per image: make it smaller")
-    if min(width, height) < 1 or max(width, height) > _LONGEST * min(width, height):
+    if min(width, height) < 1 or max(width, height) > longest * min(width, height):
         raise ValueError(
             f"it has {width} x {height} pixels: it is too long and narrow to scale to {size}; crop it until its "
-            f"longer side has at most {_LONGEST} times the pixels of its shorter one"
+            f"longer side has at most {longest} times the pixels of its shorter one"
         )
 
 

@@ -234,7 +234,7 @@ def _check_name(name: str | None, served: ServedModel) -> None:
 def _check_room(images: int, served: ServedModel) -> None:
     """Raises RequestError for more images than a prompt has tokens for, before one of them is read."""
     model = served.model.job.model
-    if model.has_vision and (tokens := images * model.image_encoder.tokens_per_image) > served.longest:
+    if model.has_vision and (tokens := images * model.image_encoder.least_tokens) > served.longest:
         raise RequestError(400, f"{images} images take {tokens} tokens; a prompt has at most {served.longest}")
 
 
@@ -291,7 +291,7 @@ async def requests_of(
     with served.engine.place(count * sum(each.num_beams for each in options)):
         given: Sequence[Sequence[Image]] | None = images
         if images is not None and model.has_vision:
-            given = [await decoded(own, model.image_encoder.image_size) for own in images]
+            given = [await decoded(own, model.image_encoder) for own in images]
         encoded = await asyncio.to_thread(lambda: served.model.requests(prompts(), options[0], given))
     # The place is given up here and taken again by the call: nobody else comes between, as nothing is awaited.
     each = [(request, own) for request in encoded for own in options]

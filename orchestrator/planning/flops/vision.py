@@ -6,7 +6,7 @@ Each sequence is counted with as many images as it may have, since it takes as l
 from __future__ import annotations
 
 from orchestrator.planning.flops.layers import layers_flops
-from orchestrator.planning.vision import CHANNELS, encoder_model
+from orchestrator.planning.vision import CHANNELS, encoder_models, projector_widths
 from orchestrator.spec.model import ModelSpec
 from orchestrator.spec.vision import VisionSpec
 
@@ -14,9 +14,18 @@ _OF_IMAGES = "; I images of n patches in a sequence, of 3*p*p numbers each, N = 
 _TRAINED = f"T/s * I * (12*n*p*p*v + L'*(12*N*v*(2*v+f') + 12*v*N*N) + 6*n*(v*h + h*h)){_OF_IMAGES}"
 _FROZEN = f"T/s * I * (6*n*p*p*v + L'*(4*N*v*(2*v+f') + 4*v*N*N) + n*(4*v*h + 6*h*h)){_OF_IMAGES}"
 
+_OF_NATIVE = (
+    "; I images of m tokens, of 4 patches each, of 3*p*p numbers each, n = 4*m, L' layers of width v and f', whose "
+    "patches attend to w patches, the mean of the layers, u = 4*v"
+)
+_NATIVE_TRAINED = f"T/s * I * (12*n*p*p*v + L'*(12*n*v*(2*v+1.5*f') + 12*v*n*w) + 6*m*u*(u + h)){_OF_NATIVE}"
+_NATIVE_FROZEN = f"T/s * I * (6*n*p*p*v + L'*(4*n*v*(2*v+1.5*f') + 4*v*n*w) + m*u*(4*u + 6*h)){_OF_NATIVE}"
+
 
 def vision_formula(vision: VisionSpec) -> str:
     """What is added to `flops.FORMULA`."""
+    if vision.is_native:
+        return _NATIVE_FROZEN if vision.freeze else _NATIVE_TRAINED
     return _FROZEN if vision.freeze else _TRAINED
 
 
@@ -25,9 +34,9 @@ def vision_flops(model: ModelSpec) -> float:
     if not model.has_vision:
         return 0.0
     vision = model.image_encoder
-    h, width, patches = model.hidden_size, vision.hidden_size, vision.tokens_per_image
-    of_patches = 2 * patches * CHANNELS * vision.patch_size**2 * width
-    layers = vision.positions * layers_flops(encoder_model(vision))
+    (inputs, inner, h), width = projector_widths(model), vision.hidden_size
+    of_patches = 2 * vision.patches_per_image * CHANNELS * vision.patch_size**2 * width
+    layers = vision.positions * sum(layers_flops(each) for each in encoder_models(vision))
     encoder = of_patches + layers / 3 if vision.freeze else 2 * of_patches + layers
-    projector = 2 * patches * h * ((2 if vision.freeze else 3) * width + 3 * h)
+    projector = 2 * vision.tokens_per_image * inner * ((2 if vision.freeze else 3) * inputs + 3 * h)
     return vision.images_per_sequence * (encoder + projector)

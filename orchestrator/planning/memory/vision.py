@@ -6,7 +6,7 @@ from orchestrator.models.blocks.base import norm_statistics
 from orchestrator.models.layers import layers as layers_of
 from orchestrator.planning.memory.chunks import Activations, of_layers
 from orchestrator.planning.memory.layer import rank_shape, saved_by_layer
-from orchestrator.planning.vision import CHANNELS, encoder_job
+from orchestrator.planning.vision import CHANNELS, encoder_job, projector_widths
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.sections.runtime import Layers
 from orchestrator.spec.vision import VisionSpec
@@ -31,13 +31,15 @@ def _of_images(job: JobSpec, vision: VisionSpec, layers: Layers) -> Activations:
     own, tp = encoder_job(job, vision), job.parallelism.tensor_model_parallel_size
     sizes, hidden, layer = rank_shape(own), job.model.hidden_size, layers_of(own.model)[0]
     numbers = own.batch.micro_batch_size * CHANNELS * vision.image_size**2
-    given = own.batch.micro_batch_size * vision.tokens_per_image * hidden * sizes.width
+    _, inner, _ = projector_widths(job.model)
+    tokens = own.batch.micro_batch_size * vision.tokens_per_image
+    given, between = tokens * hidden * sizes.width, tokens * inner * sizes.width
     # The images themselves, what the last layer gives, and the activation's input and output.
-    kept = numbers + sizes.stream + 2 * given // tp
-    projector = given + given // tp + hidden * hidden // tp * sizes.width
+    kept = numbers + sizes.stream + 2 * between // tp
+    projector = given + between // tp + hidden * inner // tp * sizes.width
     if vision.freeze:
         return Activations(kept, max(projector, saved_by_layer(own, layer, sizes, layers, selective=False)))
-    # In the activations' format, for the matrix of patches; and the input of the norm before the layers.
+    # In the activations' format, for the matrix of patches; and the input of the norm before, or behind, the layers.
     kept += numbers * sizes.width + sizes.stream + sizes.own_tokens * norm_statistics(own.model)
     encoder = of_layers(own, sizes, layers, ((layer, vision.num_layers),))
     return Activations(kept + encoder.saved, max(projector, encoder.backward))

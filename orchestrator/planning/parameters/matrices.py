@@ -9,7 +9,7 @@ from orchestrator.models.blocks.grouped_query_attention.matrices import cross_ma
 from orchestrator.models.layers import Layer, layers, matrices_of
 from orchestrator.planning.layout.chunk_layers import kinds_of_stages
 from orchestrator.planning.parameters.layer import degrees_of
-from orchestrator.planning.vision import encoder_model
+from orchestrator.planning.vision import encoder_model, projector_widths
 from orchestrator.spec.encoder_decoder import HALVES, layers_of_stage
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.model import ModelSpec
@@ -41,8 +41,12 @@ def matrices_of_stages(job: JobSpec) -> tuple[Matrices, ...]:
         heads = 1 if job.has_task else 1 + model.bert_binary_head
         _add(found[-1], (Matrix("dense", h, h, "replicated", has_bias=False),), heads)
     if model.has_vision:
-        width = model.image_encoder.hidden_size
-        _add(found[0], (Matrix("linear_fc1", width, h, "column", False), Matrix("linear_fc2", h, h, "row", False)), 1)
+        inputs, inner, _ = projector_widths(model)
+        first, second = (
+            Matrix("linear_fc1", inputs, inner, "column", False),
+            Matrix("linear_fc2", inner, h, "row", False),
+        )
+        _add(found[0], (first, second), 1)
     if model.has_vision and not model.has_frozen_encoder:
         encoder = encoder_model(model.image_encoder)
         _add(found[0], _of_layer(encoder, layers(encoder)[0]), encoder.num_layers)

@@ -49,7 +49,10 @@ class VisionLanguageModel(GPT):
 
     def with_images(self, embedded: torch.Tensor, images: torch.Tensor, image_mask: torch.Tensor) -> torch.Tensor:
         """Embeddings of tokens, [s, b, h], s over TP under SP, with those of images among them; see `forward`."""
-        seen: torch.Tensor = self.vision(images)  # [patches, b, h]
+        return self.with_patches(embedded, self.vision(images), image_mask)
+
+    def with_patches(self, embedded: torch.Tensor, seen: torch.Tensor, image_mask: torch.Tensor) -> torch.Tensor:
+        """The same, of embeddings of patches [patches, b, h]."""
         is_patch = (image_mask > 0).t().contiguous()  # what is sent to the next stage is laid out as it is
         which = (is_patch.cumsum(dim=0) - 1).clamp(min=0)
         if self.config.sequence_parallel:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import native_images
 import transformers
 
 VOCAB, LENGTH, NEW = 101, 16, 12
@@ -243,6 +244,11 @@ def configurations() -> dict[str, Any]:
             transformers.Qwen2Config(**SIZES, tie_word_embeddings=True),
             {**SEEN, "hidden_act": "gelu_pytorch_tanh", "layer_norm_eps": 1e-6},
             vision_feature_layer=3,
+        ),
+        "qwen2.5-vl": transformers.Qwen2_5_VLConfig(
+            text_config={**SIZES, "hidden_size": 64, "rope_parameters": native_images.POSITIONS},
+            vision_config=native_images.VISION,
+            image_token_id=VOCAB - 1,
         ),
         "qwen3-next": transformers.Qwen3NextConfig(
             **{**SIZES, "num_hidden_layers": 4},

@@ -13,6 +13,7 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+import native_images
 import torch
 import transformers
 from families_configurations import LENGTH, NEW, VOCAB, configurations
@@ -31,7 +32,7 @@ from orchestrator.spec.loading import dump_resolved, load_resolved
 
 def auto(config: Any) -> Any:
     """The class of transformers that a model of a configuration is loaded with."""
-    if config.model_type == "llava":
+    if config.model_type in ("llava", "qwen2_5_vl"):
         return transformers.AutoModelForImageTextToText
     if config.is_encoder_decoder:
         return transformers.AutoModelForSeq2SeqLM
@@ -43,6 +44,9 @@ def auto(config: Any) -> Any:
 def logits(model: Any) -> torch.Tensor:
     """What a model says of `ids`: logits [2, s, v], and behind them those of other heads."""
     with torch.no_grad():
+        if model.config.model_type == "qwen2_5_vl":
+            given: torch.Tensor = model(native_images.tokens(), **native_images.theirs()).logits
+            return given
         if model.config.model_type == "llava":
             seen: torch.Tensor = model(seeing_ids(), pixel_values=scaled(images()[0])).logits
             return seen
@@ -76,6 +80,11 @@ def seeing_ids() -> torch.Tensor:
     found[found == VOCAB - 1] = 0
     found[0, 1:5] = found[0, 7:11] = VOCAB - 1
     return found
+
+
+def seen_ids(name: str) -> torch.Tensor:
+    """Those of a family."""
+    return native_images.tokens() if name.startswith("qwen2.5-vl") else seeing_ids()
 
 
 def images() -> torch.Tensor:
@@ -120,6 +129,8 @@ def make(folder: Path, *names: str) -> None:
         torch.save(logits(theirs), _made(folder / name) / "logits.pt")
         if auto(config) is transformers.AutoModelForCausalLM:
             torch.save(greedy(theirs), folder / name / "greedy.pt")
+        if config.model_type == "qwen2_5_vl":
+            torch.save(native_images.greedy(theirs), folder / name / "seen-greedy.pt")
         torch.save([seeing_ids(), images()], folder / name / "seen.pt")
         # Several files: an index, and weights of one layer in two of them.
         theirs.save_pretrained(folder / name / "theirs", max_shard_size="30KB")
@@ -210,8 +221,11 @@ def check(folder: Path) -> dict[str, dict[str, Any]]:
         if (home / "greedy.pt").exists():
             wrote = [torch.equal(torch.load(path), torch.load(home / "greedy.pt")) for path in home.glob("wrote-*.pt")]
             entry["greedy"] = wrote
+        if (home / "seen-greedy.pt").exists():
+            written = torch.load(home / "seen-greedy.pt")
+            entry["greedy"] = [torch.load(path) == written for path in home.glob("seen-wrote-*.pt")]
         if (home / "losses.pt").exists():
-            probabilities = expected.log_softmax(2).gather(2, seeing_ids().roll(-1, 1).unsqueeze(2)).squeeze(2)
+            probabilities = expected.log_softmax(2).gather(2, seen_ids(name).roll(-1, 1).unsqueeze(2)).squeeze(2)
             entry["losses"] = (torch.load(home / "losses.pt") + probabilities).abs().max().item()
         entry["spread"] = expected.std().item()
         entry["class"] = type(loaded).__name__

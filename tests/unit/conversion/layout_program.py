@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import native_images
 import torch
 import torch.distributed as dist
 from megatron.core import dist_checkpointing
@@ -31,6 +32,7 @@ from orchestrator.runtime.processes.process_groups import (
     start_process_groups,
     stop_process_groups,
 )
+from orchestrator.runtime.steps.native_resolution import NextTokenAfterImagesOfAnySize
 from orchestrator.runtime.steps.vision import NextTokenAfterImages
 from orchestrator.spec.generation import Generation
 from orchestrator.spec.job import JobSpec
@@ -67,6 +69,10 @@ def main() -> int:
                 runner = SelfDraftingRunner(drafting)
                 torch.save(_drafted(runner), folder / family / "drafted.pt")
                 torch.save(_texts(drafting, runner), folder / family / "texts.pt")
+        if pp == 1 and job.model.mrope_section is not None:
+            written = native_images.written(Network(module, job, 101, ranks, groups, device))
+            if ranks.is_first:
+                torch.save(written, folder / family / f"seen-wrote-{name}.pt")
         expected = folder / family / "greedy.pt"
         if pp == 1 and expected.exists():
             wrote = _greedy(Network(module, job, 101, ranks, groups, device), torch.load(expected).size(1))
@@ -97,6 +103,13 @@ def _logits(module: Any, model: ModelSpec, home: Path) -> torch.Tensor:
         said, order = module(tokens, torch.ones_like(tokens), tokens % min(model.tokentypes, 2))
         heads = [said[..., :101], *([] if order is None else [order])]
         return torch.cat([logits.flatten() for logits in heads])
+    if model.mrope_section is not None:
+        tokens, seen = native_images.tokens(), native_images.ours()
+        batch = {"tokens": tokens, "position_ids": torch.arange(16).expand_as(tokens), "labels": tokens.roll(-1, 1)}
+        step = NextTokenAfterImagesOfAnySize(model.image_encoder)
+        torch.save(step.forward(module, {**batch, **seen}), home / "losses.pt")
+        given: torch.Tensor = module(tokens, batch["position_ids"], None, **seen)[..., :101]
+        return given
     if model.vision is not None:
         tokens, images = torch.load(home / "seen.pt")
         batch = {"tokens": tokens, "position_ids": torch.arange(16).expand_as(tokens)}

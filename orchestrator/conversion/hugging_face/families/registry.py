@@ -44,6 +44,7 @@ from orchestrator.conversion.hugging_face.families.parallel_residual.falcon impo
 from orchestrator.conversion.hugging_face.families.parallel_residual.gpt_neox import GPT_NEOX
 from orchestrator.conversion.hugging_face.families.phi import PHI3
 from orchestrator.conversion.hugging_face.families.qwen import QWEN2, QWEN2_MOE, QWEN3, QWEN3_MOE
+from orchestrator.conversion.hugging_face.families.qwen_vl import QWEN2_5_VL
 from orchestrator.conversion.hugging_face.families.stablelm import STABLELM
 from orchestrator.conversion.hugging_face.families.starcoder import STARCODER2
 from orchestrator.conversion.hugging_face.families.t5 import MT5, T5
@@ -63,7 +64,7 @@ FAMILIES = (
     *(OLMOE, GRANITE_MOE, GRANITE_MOE_SHARED, GPT_OSS),
     *(DEEPSEEK_V2, DEEPSEEK_V3, DEEPSEEK_V2_DENSE, DEEPSEEK_V3_DENSE),
     *(MEGATRON_BERT, MEGATRON_BERT_MASKED, BERT, BERT_MASKED, ROBERTA, T5, MT5),
-    *(LLAVA, LLAVA_MISTRAL, LLAVA_QWEN2),
+    *(LLAVA, LLAVA_MISTRAL, LLAVA_QWEN2, QWEN2_5_VL),
     *(MAMBA2, NEMOTRON_H),
     *(with_attention(block.name, each) for block in ATTENTIONS for each in block.weights.published()),
 )
@@ -73,7 +74,7 @@ def family_of_folder(folder: Path) -> Family:
     """The family of a Hugging Face model, by its config.json and the names of its weights. Raises UserError."""
     names, config = names_in(folder), read_config(folder)
     family = family_of_type(config.get("model_type"), names)
-    return family if family.decoder is None else _with_decoder(config, family)
+    return family if family.decoder is None or family.seeing is not None else _with_decoder(config, family)
 
 
 def _with_decoder(config: Mapping[str, Any], family: Family) -> Family:

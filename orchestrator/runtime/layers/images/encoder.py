@@ -46,7 +46,7 @@ class ImageEncoder(MegatronModule):
         self.input_norm = Norm(own, width, vision.norm_epsilon)
         self.block = TransformerBlock(
             config=own,
-            spec=_block_spec(own, layers),
+            spec=block_spec(own, layers, MaskedAttention if layers == "torch" else None),
             pre_process=True,
             post_process=False,  # no norm behind the last layer
             pg_collection=ProcessGroupCollection.use_mpu_process_groups(),
@@ -76,17 +76,17 @@ class ImageEncoder(MegatronModule):
 
     def _scaled(self, images: torch.Tensor) -> torch.Tensor:
         """Around 0, in the format of the weights."""
-        mean, deviation = _colours(images.device)
+        mean, deviation = colours(images.device)
         return ((images.float() / 255 - mean) / deviation).to(self.patches.dtype)
 
 
 @functools.cache
-def _colours(device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+def colours(device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
     """Mean and deviation of what CLIP has seen, [3, 1, 1]. Made once: the host waits for the device when it does that,
     and a module's buffers would be rounded to the weights' format.
     """
-    colours = (COLOUR_MEAN, COLOUR_DEVIATION)
-    mean, deviation = (torch.tensor(values, device=device).view(3, 1, 1) for values in colours)
+    both = (COLOUR_MEAN, COLOUR_DEVIATION)
+    mean, deviation = (torch.tensor(values, device=device).view(3, 1, 1) for values in both)
     return mean, deviation
 
 
@@ -100,7 +100,7 @@ def _cut(images: torch.Tensor, side: int) -> torch.Tensor:
 def config_of_encoder(vision: VisionSpec, config: LayerConfig) -> LayerConfig:
     """Of the encoder's layers; `config` is the decoder's."""
     head = vision.hidden_size // vision.num_attention_heads
-    return _changed(
+    return plain_config(
         config,
         num_layers=vision.num_layers,
         hidden_size=vision.hidden_size,
@@ -117,10 +117,10 @@ def config_of_encoder(vision: VisionSpec, config: LayerConfig) -> LayerConfig:
 
 
 def _config_of_projector(config: LayerConfig) -> LayerConfig:
-    return _changed(config, ffn_hidden_size=config.hidden_size, activation_func=gelu)
+    return plain_config(config, ffn_hidden_size=config.hidden_size, activation_func=gelu)
 
 
-def _changed(config: LayerConfig, **values: Any) -> LayerConfig:
+def plain_config(config: LayerConfig, **values: Any) -> LayerConfig:
     """A decoder's configuration as that of layers that are whole on one stage, and plain."""
     own = copy.deepcopy(config)
     plain: dict[str, Any] = {
@@ -160,12 +160,12 @@ _ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 }
 
 
-def _block_spec(config: LayerConfig, layers: Layers) -> TransformerBlockSubmodules:
-    """Layers whose attention sees all patches."""
+def block_spec(config: LayerConfig, layers: Layers, core: Any) -> TransformerBlockSubmodules:
+    """Layers whose attention sees all patches; its core is `core`, where that is not the layers' own."""
     block: TransformerBlockSubmodules = block_spec_function(layers)(config, None)
     for layer in block.layer_specs:
         attention = layer.submodules.self_attention
         attention.params = {**attention.params, "attn_mask_type": AttnMaskType.no_mask}
-        if layers == "torch":
-            attention.submodules.core_attention = MaskedAttention
+        if core is not None:
+            attention.submodules.core_attention = core
     return block

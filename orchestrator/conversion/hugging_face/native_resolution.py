@@ -1,0 +1,152 @@
+"""What a config.json of Qwen2.5-VL says of images, and `model.vision`, one from the other. Needs no torch."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from orchestrator.conversion.hugging_face.config_keys import check_keys, no_network, whole
+from orchestrator.conversion.weight_mapping import SeeingConfig
+from orchestrator.errors import UserError
+from orchestrator.spec.model import ModelSpec
+from orchestrator.spec.native_resolution import FRAMES, IMAGE_PAD, ROTARY_BASE, NativeResolutionSpec
+from orchestrator.spec.vision import VisionSpec
+
+SECTION = "mrope_section"
+_ROTARY = ("rope_scaling", "rope_parameters")
+_MODEL_TYPES = ("qwen2_5_vl", "qwen2_5_vl_vision")
+_SIZES = {
+    "num_layers": "depth",
+    "hidden_size": "hidden_size",
+    "num_attention_heads": "num_heads",
+    "ffn_hidden_size": "intermediate_size",
+    "patch_size": "patch_size",
+}
+"""Field of `model.vision` -> key of vision_config, where the value is the same."""
+_NATIVE_SIZES = {"merge_size": "spatial_merge_size", "window_size": "window_size"}
+"""The same of `model.vision.native_resolution`."""
+_FULL_LAYERS, _WIDTH_BEHIND, _ENCODER_ROTARY = "fullatt_block_indexes", "out_hidden_size", "rope_parameters"
+_CONSTANTS = {"in_channels": 3, "in_chans": 3, "temporal_patch_size": FRAMES, "hidden_act": "silu"}
+_IGNORED = frozenset({"tokens_per_second", "spatial_patch_size"})
+_DEFAULTS = {
+    **{"depth": 32, "hidden_size": 3584, "num_heads": 16, "intermediate_size": 3420, "patch_size": 14},
+    **{"spatial_merge_size": 2, "window_size": 112, _FULL_LAYERS: [7, 15, 23, 31], _WIDTH_BEHIND: 3584},
+}
+"""What transformers takes for what a vision_config does not say."""
+_EPSILON = 1e-6
+"""Of the encoder's norms, which config.json does not say."""
+_TOKENS_OF_A_SIDE = 35
+"""Of the largest image of an imported model, whose config.json says none: 1225 tokens, where transformers' processor
+takes 1280 at most by default. Of models with few positions images take half of these at most."""
+VIDEO_PAD, FIRST, LAST = "<|video_pad|>", "<|vision_start|>", "<|vision_end|>"
+_TOKENS = {
+    IMAGE_PAD: "image_token_id",
+    VIDEO_PAD: "video_token_id",
+    FIRST: "vision_start_token_id",
+    LAST: "vision_end_token_id",
+}
+"""Special tokens -> keys of config.json for their ids."""
+
+
+def _to_config(model: ModelSpec, text: Mapping[str, Any]) -> dict[str, Any]:
+    """As published files have it: what is said of the decoder stands beside the rest."""
+    said = {key: value for key, value in text.items() if key not in (SECTION, *_ROTARY)}
+    return {
+        **said,
+        "rope_scaling": {"type": "mrope", SECTION: text[SECTION]},
+        "vision_config": _to_vision_config(model.image_encoder, model.hidden_size),
+    }
+
+
+def _to_vision_config(vision: VisionSpec, hidden: int) -> dict[str, Any]:
+    own = {"ffn_hidden_size": vision.ffn_size}
+    return {
+        "model_type": _MODEL_TYPES[0],
+        **{key: own.get(field, getattr(vision, field)) for field, key in _SIZES.items()},
+        **{key: getattr(vision.native, field) for field, key in _NATIVE_SIZES.items()},
+        _FULL_LAYERS: list(vision.native.full_attention_layers),
+        _WIDTH_BEHIND: hidden,
+        **{"in_channels": 3, "in_chans": 3, "temporal_patch_size": FRAMES, "hidden_act": "silu"},
+    }
+
+
+def _to_text(config: Mapping[str, Any]) -> dict[str, Any]:
+    """With the sections of its rotary positions under a key of their own."""
+    inner = config.get("text_config")
+    outside = {"vision_config", "text_config", *_OUTSIDE}
+    text = dict(inner) if inner else {key: value for key, value in config.items() if key not in outside}
+    text["tie_word_embeddings"] = bool(config.get("tie_word_embeddings") or text.get("tie_word_embeddings"))
+    for key in _ROTARY:
+        said = text.get(key)
+        if isinstance(said, dict) and SECTION in said:
+            text[SECTION] = said[SECTION]
+            kept = {name: value for name, value in said.items() if name not in (SECTION, "type", "rope_type")}
+            kinds = {said.get(name) for name in ("type", "rope_type")} - {None, "mrope", "default"}
+            text[key] = {**kept, **({"rope_type": min(map(str, kinds))} if kinds else {})} or None
+    if SECTION not in text:
+        raise UserError(f"config.json has no {SECTION} in its rope_scaling", code="missing_config_key")
+    return text
+
+
+def _to_vision(config: Mapping[str, Any]) -> dict[str, Any]:
+    said = config.get("vision_config") or {}
+    if not isinstance(said, dict):
+        raise UserError("config.json: vision_config is not an object", code="config_value_not_an_object")
+    if (kind := said.get("model_type", _MODEL_TYPES[0])) not in _MODEL_TYPES:
+        raise UserError(
+            f"config.json: vision_config is a {kind}; images are encoded by a {_MODEL_TYPES[0]} here",
+            code="unsupported_image_encoder",
+        )
+    place = " of vision_config"
+    found = {**_DEFAULTS, **said}
+    for key, wanted in _CONSTANTS.items():
+        if found.get(key, wanted) != wanted:
+            raise no_network(f"{key}{place}", found[key])
+    rotary = found.get(_ENCODER_ROTARY) or {}
+    if (rotary.get("rope_theta", ROTARY_BASE), rotary.get("rope_type", "axial")) != (ROTARY_BASE, "axial"):
+        raise no_network(f"{_ENCODER_ROTARY}{place}", rotary)
+    if found[_WIDTH_BEHIND] != (hidden := _to_text(config).get("hidden_size")):
+        raise no_network(f"{_WIDTH_BEHIND}{place} beside a hidden_size of {json.dumps(hidden)}", found[_WIDTH_BEHIND])
+    check_keys(said, _KEYS, "the image encoder of Qwen2.5-VL", place)
+    layers = found[_FULL_LAYERS]
+    if not isinstance(layers, list | tuple) or not all(type(layer) is int for layer in layers):
+        raise no_network(f"{_FULL_LAYERS}{place}", layers)
+    native = {field: whole(found[key], f"{key}{place}") for field, key in _NATIVE_SIZES.items()}
+    native["full_attention_layers"] = tuple(layers)
+    known, own = VisionSpec.model_fields, NativeResolutionSpec.model_fields
+    fields: dict[str, Any] = {field: whole(found[key], f"{key}{place}") for field, key in _SIZES.items()}
+    fields |= {"norm_epsilon": _EPSILON, "image_size": _side(config) * fields["patch_size"] * native["merge_size"]}
+    smallest = own["smallest_image_size"].default
+    native["smallest_image_size"] = min(smallest, fields["image_size"])
+    return {
+        **{field: value for field, value in fields.items() if value != known[field].default},
+        "native_resolution": {field: value for field, value in native.items() if value != own[field].default},
+    }
+
+
+def _side(config: Mapping[str, Any]) -> int:
+    """Tokens of a side of the largest image."""
+    positions = _to_text(config).get("max_position_embeddings")
+    most = math.isqrt(positions // 2) if isinstance(positions, int) and positions > 1 else _TOKENS_OF_A_SIDE
+    return min(_TOKENS_OF_A_SIDE, max(most, 1))
+
+
+def _with_ids(config: dict[str, Any], ids: Mapping[str, int | None], images: Mapping[str, int]) -> dict[str, Any]:
+    return {**config, **ids, **{_TOKENS[text]: number for text, number in images.items() if text in _TOKENS}}
+
+
+_KEYS = frozenset(
+    {*_SIZES.values(), *_NATIVE_SIZES.values(), *_CONSTANTS, *_IGNORED, _FULL_LAYERS, _WIDTH_BEHIND, _ENCODER_ROTARY}
+)
+_OUTSIDE = frozenset({*_TOKENS.values(), "vision_token_id"})
+"""Keys beside those of the decoder."""
+QWEN2_5_VL_CONFIG = SeeingConfig(
+    keys=frozenset({"text_config", "vision_config", "tie_word_embeddings", *_OUTSIDE}),
+    to_config=_to_config,
+    to_text=_to_text,
+    to_vision=_to_vision,
+    tokens=tuple(_TOKENS),
+    with_ids=_with_ids,
+)
