@@ -74,6 +74,8 @@ def tokenize_request(
         chat_date=data.conversations.date if data.has_conversations else None,
         image_size=sees.image_size if sees is not None else None,
         patch_size=sees.patch_size if sees is not None else None,
+        merge_size=sees.merge_size if sees is not None and sees.is_native else None,
+        smallest_image_size=sees.native.smallest_image_size if sees is not None and sees.is_native else None,
         workers=workers,
     )
 

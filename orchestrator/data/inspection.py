@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from orchestrator.data.chat.packing import COUNTS, PATCH, loss_mask_prefix
+from orchestrator.data.chat.stored_images import vision_of
 from orchestrator.data.checks import mask_problem
 from orchestrator.data.damage import refuse_damage, refuse_lost_images
 from orchestrator.data.indexed_dataset.header import HEADER, IndexHeader, bin_path, idx_path, read_index
@@ -16,7 +17,7 @@ from orchestrator.data.indexed_dataset.manifest import read_manifest
 from orchestrator.data.request import ShowRequest, tokenizer_spec
 from orchestrator.data.tokenizers.tokenizer import Tokenizer, load_tokenizer
 from orchestrator.errors import UserError
-from orchestrator.spec.vision import MARK, VisionSpec
+from orchestrator.spec.vision import MARK
 
 
 def first_documents(request: ShowRequest) -> Iterator[str]:
@@ -65,17 +66,18 @@ def _mask(request: ShowRequest, header: IndexHeader, tokens: int) -> Any:
 
 def _patches(request: ShowRequest) -> int:
     """Tokens of an image of a data set; 1 where it has none."""
-    manifest = read_manifest(request.prefix)
-    if manifest is None or manifest.image_size is None or manifest.patch_size is None:
-        return 1
-    return VisionSpec(image_size=manifest.image_size, patch_size=manifest.patch_size).tokens_per_image
+    vision = vision_of(read_manifest(request.prefix))
+    return 1 if vision is None else vision.tokens_per_image
 
 
 def _with_mask(tokenizer: Tokenizer, ids: Any, mask: Any, patches: int) -> str:
     """A conversation as text, with what counts between ⟦ and ⟧ and a mark for an image of so many `patches`."""
     places = np.flatnonzero(np.diff(mask)) + 1
     parts = [
-        (MARK * (len(part) // patches) if marks[0] == PATCH else tokenizer.decode(part.tolist()), marks[0] == COUNTS)
+        (
+            MARK * max(1, len(part) // patches) if marks[0] == PATCH else tokenizer.decode(part.tolist()),
+            marks[0] == COUNTS,
+        )
         for part, marks in zip(np.split(ids, places), np.split(mask, places), strict=True)
     ]
     return "".join(f"⟦{text}⟧" if counts else text for text, counts in parts)

@@ -11,6 +11,7 @@ from pydantic import ValidationError
 from orchestrator.errors import UserError
 from orchestrator.files.file_types import COMPRESSIONS
 from orchestrator.spec.messages.validation import errors_in_words
+from orchestrator.spec.native_resolution import NativeResolutionSpec
 from orchestrator.spec.sections.data import TokenizerSpec
 from orchestrator.spec.vision import VisionSpec
 
@@ -77,6 +78,10 @@ class TokenizeRequest(TextRequest):
     """With `chat`: pixels of the sides of images, which are stored beside the tokens; None for text alone."""
     patch_size: int | None = None
     """Pixels of the sides of their patches, each of which has a token; LLaVA's when None."""
+    merge_size: int | None = None
+    """Of images of any size: patches of the sides of the groups, each of which has a token; None for one size."""
+    smallest_image_size: int | None = None
+    """Of images of any size: the side of a square of the fewest pixels."""
     workers: int | None = None
     """Processes that tokenize; one per available core when None."""
     shard_size: int = 64
@@ -100,7 +105,10 @@ class TokenizeRequest(TextRequest):
             return None
         if self.patch_size is None:
             return VisionSpec(image_size=self.image_size)
-        return VisionSpec(image_size=self.image_size, patch_size=self.patch_size)
+        native = None
+        if self.merge_size is not None and self.smallest_image_size is not None:
+            native = NativeResolutionSpec(merge_size=self.merge_size, smallest_image_size=self.smallest_image_size)
+        return VisionSpec(image_size=self.image_size, patch_size=self.patch_size, native_resolution=native)
 
     def prefix(self, key: str) -> Path:
         """Where the text of one key goes."""

@@ -16,7 +16,7 @@ import numpy as np
 
 from orchestrator.data.chat.encoding import IMAGES_DTYPE, MASK_DTYPE, ChatEncoder, chat_template, patch_token
 from orchestrator.data.chat.packing import loss_mask_prefix
-from orchestrator.data.chat.stored_images import bytes_per_image, images_prefix
+from orchestrator.data.chat.stored_images import images_prefix
 from orchestrator.data.chat.templates import ChatTemplate, reads_day
 from orchestrator.data.indexed_dataset.header import partial_path
 from orchestrator.data.indexed_dataset.manifest import LeftOutSource, Manifest, Source
@@ -62,7 +62,7 @@ def tokenize(request: TokenizeRequest, display: Display, *, wait: bool = False) 
         request = replace(request, chat_date=request.chat_date or _day(folder))
         template = chat_template(tokenizer, request.chat_template, request.chat_date)
     if request.vision is not None:  # the same of these
-        _, _ = pillow(), patch_token(tokenizer)
+        _, _ = pillow(), patch_token(tokenizer, request.vision.mark)
     inputs = find_inputs(request, CHAT_GLOBS) if request.chat else find_inputs(request)
     files = inputs.files
     if request.chat:
@@ -213,7 +213,8 @@ def _identity(
         if reads_day(template):
             identity[_DATE] = request.chat_date
     if request.vision is not None:
-        identity["images"] = [request.vision.image_size, request.vision.patch_size]
+        sizes = (request.image_size, request.vision.patch_size, request.merge_size, request.smallest_image_size)
+        identity["images"] = [size for size in sizes if size is not None]
     return identity
 
 
@@ -226,7 +227,7 @@ def _manifests(
 ) -> list[Manifest]:
     """One for each key; the mask and the images of conversations have none of their own."""
     vision = request.vision
-    images = None if vision is None else out.progress.keys[-1].tokens // bytes_per_image(vision.image_size)
+    images = None if vision is None else out.progress.keys[-1].counted
     options = asdict(request)
     if template is not None:
         options["chat_template"] = template.name
@@ -261,6 +262,8 @@ def _manifests(
             images=images,
             image_size=vision.image_size if vision is not None else None,
             patch_size=vision.patch_size if vision is not None else None,
+            merge_size=request.merge_size,
+            smallest_image_size=request.smallest_image_size,
             unpictured_conversations=key.unpictured,
             shortened_conversations=key.shortened,
             text_bytes=out.progress.text_bytes,

@@ -11,7 +11,14 @@ from orchestrator.conversion.hugging_face.config_keys import check_keys, no_netw
 from orchestrator.conversion.weight_mapping import SeeingConfig
 from orchestrator.errors import UserError
 from orchestrator.spec.model import ModelSpec
-from orchestrator.spec.native_resolution import FRAMES, IMAGE_PAD, ROTARY_BASE, NativeResolutionSpec
+from orchestrator.spec.native_resolution import (
+    FRAMES,
+    IMAGE_END,
+    IMAGE_PAD,
+    IMAGE_START,
+    ROTARY_BASE,
+    NativeResolutionSpec,
+)
 from orchestrator.spec.vision import VisionSpec
 
 SECTION = "mrope_section"
@@ -40,12 +47,12 @@ _EPSILON = 1e-6
 _TOKENS_OF_A_SIDE = 35
 """Of the largest image of an imported model, whose config.json says none: 1225 tokens, where transformers' processor
 takes 1280 at most by default. Of models with few positions images take half of these at most."""
-VIDEO_PAD, FIRST, LAST = "<|video_pad|>", "<|vision_start|>", "<|vision_end|>"
+_VIDEO_PAD = "<|video_pad|>"
 _TOKENS = {
     IMAGE_PAD: "image_token_id",
-    VIDEO_PAD: "video_token_id",
-    FIRST: "vision_start_token_id",
-    LAST: "vision_end_token_id",
+    _VIDEO_PAD: "video_token_id",
+    IMAGE_START: "vision_start_token_id",
+    IMAGE_END: "vision_end_token_id",
 }
 """Special tokens -> keys of config.json for their ids."""
 

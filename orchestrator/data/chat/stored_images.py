@@ -1,7 +1,7 @@
 """PREFIX.images: the pixels of the images that a data set of conversations has. Light.
 
 It is an indexed data set of uint8 with a sequence for each conversation, of no length where that has no image: the
-images one after another, each [3, size, size], as red, green and blue.
+images one after another, each [3, size, size], as red, green and blue; those of any size as `native_images` has them.
 """
 
 from __future__ import annotations
@@ -9,9 +9,11 @@ from __future__ import annotations
 from array import array
 from pathlib import Path
 
+from orchestrator.data.chat.native_images import count_of, is_count
 from orchestrator.data.indexed_dataset.header import HEADER, IndexHeader, bin_path, idx_path, read_index
 from orchestrator.data.indexed_dataset.manifest import Manifest, read_manifest
 from orchestrator.errors import UserError
+from orchestrator.spec.native_resolution import NativeResolutionSpec
 from orchestrator.spec.vision import VisionSpec
 
 
@@ -46,8 +48,30 @@ def image_counts(prefix: Path, first: int, stop: int, vision: VisionSpec) -> arr
         with open(path, "rb") as file:
             file.seek(HEADER.size + 4 * first)
             sizes.frombytes(file.read(4 * (stop - first)))
+    if vision.is_native:
+        return array("i", (count_of(size, vision) for size in sizes))
     each = bytes_per_image(vision.image_size)
     return array("i", (size // each for size in sizes))
+
+
+def vision_of(manifest: Manifest | None) -> VisionSpec | None:
+    """How the images of a data set are cut; None where it has none, or says nothing of it."""
+    if manifest is None or manifest.image_size is None or manifest.patch_size is None:
+        return None
+    native = None
+    if manifest.merge_size is not None and manifest.smallest_image_size is not None:
+        native = NativeResolutionSpec(merge_size=manifest.merge_size, smallest_image_size=manifest.smallest_image_size)
+    return VisionSpec(image_size=manifest.image_size, patch_size=manifest.patch_size, native_resolution=native)
+
+
+def _sizes(vision: VisionSpec) -> str:
+    """What decides on the pixels of an image, for people."""
+    if vision.is_native:
+        return (
+            f"any size from {vision.native.smallest_image_size} to {vision.image_size} pixels, in patches of "
+            f"{vision.patch_size}, {vision.merge_size} x {vision.merge_size} to a token"
+        )
+    return f"{vision.image_size} pixels in patches of {vision.patch_size}"
 
 
 def images_problem(path: str, header: IndexHeader, vision: VisionSpec | None) -> str | None:
@@ -77,12 +101,12 @@ def images_problem(path: str, header: IndexHeader, vision: VisionSpec | None) ->
         return f"{path} has {claimed} images, and {missing}: copy all its files, or make it again"
     if not _belong_together(stored, header, manifest):
         return f"{path} and {prefix} do not belong together: copy all files again, or make the data set again"
-    wanted = f"{vision.image_size} pixels in patches of {vision.patch_size}"
-    if manifest is None:
-        fits, made = stored.tokens % bytes_per_image(vision.image_size) == 0, "another size"
+    wanted, own = _sizes(vision), vision_of(manifest)
+    if own is None:
+        fits, made = vision.is_native or stored.tokens % bytes_per_image(vision.image_size) == 0, "another size"
     else:
-        fits = (manifest.image_size, manifest.patch_size) == (vision.image_size, vision.patch_size)
-        made = f"{manifest.image_size} pixels in patches of {manifest.patch_size}"
+        made = _sizes(own)
+        fits = made == wanted
     if fits:
         return None
     return (
@@ -96,9 +120,8 @@ def images_damage(path: str, header: IndexHeader) -> str | None:
     manifest, absent = read_manifest(Path(path)), _absent(Path(path))
     if manifest is None:
         return _half(path, absent) if len(absent) == 1 else None
-    if manifest.image_size is None or manifest.patch_size is None:
-        return None
-    return images_problem(path, header, VisionSpec(image_size=manifest.image_size, patch_size=manifest.patch_size))
+    own = vision_of(manifest)
+    return None if own is None else images_problem(path, header, own)
 
 
 def _half(path: str, absent: list[Path]) -> str:
@@ -111,4 +134,12 @@ def _half(path: str, absent: list[Path]) -> str:
 def _belong_together(stored: IndexHeader, header: IndexHeader, manifest: Manifest | None) -> bool:
     if stored.dtype != "uint8" or stored.sequences != header.sequences:
         return False
-    return manifest is None or stored.tokens == (manifest.images or 0) * bytes_per_image(manifest.image_size or 0)
+    own = vision_of(manifest)
+    if manifest is None or own is None:
+        return True
+    images = manifest.images or 0
+    return (
+        is_count(stored.tokens, images, own)
+        if own.is_native
+        else stored.tokens == images * bytes_per_image(own.image_size)
+    )

@@ -62,6 +62,10 @@ class Manifest(BaseModel):
     """Those of which the chat template leaves out part of the assistant's turns, such as an earlier reasoning."""
     patch_size: int | None = None
     """Pixels of the sides of the patches, each of which has a token."""
+    merge_size: int | None = None
+    """Of images of any size: patches of the sides of the groups, each of which has a token instead."""
+    smallest_image_size: int | None = None
+    """Of images of any size: these have at least as many pixels as a square of this side."""
     text_bytes: int
     """Bytes of input that were read, after decompression."""
     empty_documents: int

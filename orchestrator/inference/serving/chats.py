@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from orchestrator.data.chat.conversations import Message
@@ -27,16 +27,24 @@ class Chat:
     template: ChatTemplate
     turn_end: str = ""
     """What the model has learned to write behind its answer; empty where that is not known, or a token of its own."""
+    is_native: bool = False
+    """Whether the model sees images of any size."""
 
     def __call__(self, messages: Sequence[Message]) -> list[int]:
         """The tokens that the assistant's next turn goes on from, `IMAGE` for each image. Raises ValueError for a
         conversation that the template does not take."""
-        return prompt_tokens(self.tokenizer, self.template, messages, IMAGE)
+        return prompt_tokens(self.tokenizer, self.template, messages, IMAGE, is_native=self.is_native)
 
 
 def chat_of(model: Model) -> Chat | None:
     """As the model was trained on conversations; else as the tokenizer says, or ChatML where it has its tokens. None
     where there is none of these: texts can be continued without. A template that cannot be used is warned of."""
+    found = _chat_of(model)
+    sees = model.job.model
+    return None if found is None else replace(found, is_native=sees.has_vision and sees.image_encoder.is_native)
+
+
+def _chat_of(model: Model) -> Chat | None:
     data, tokenizer = model.job.data, model.tokenizer
     try:
         return _as_trained(tokenizer, data.conversations.template) if data.has_conversations else _own(tokenizer)

@@ -24,7 +24,7 @@ TABLE = {
 
 
 def of_preset(name: str) -> JobSpec:
-    chat = ", chat: {packing: false}" if name.startswith("llava") else ""
+    chat = ", chat: {packing: false}" if name.startswith(("llava", "qwen2.5-vl")) else ""
     return load_text(
         f"""
         name: {name}

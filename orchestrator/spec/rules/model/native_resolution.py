@@ -57,12 +57,4 @@ def native_sizes(job: JobSections) -> Iterator[Problem]:
         yield Problem("an encoder of images of any size has SwiGLU", (_ACTIVATION, _NATIVE), "leave it out")
 
 
-def no_stored_images(job: JobSections) -> Iterator[Problem]:
-    """Data sets of conversations have images of one size."""
-    model = job.model
-    if model.has_vision and model.image_encoder.is_native and job.data.has_conversations:
-        message = "data sets with images of any size are not in this version"
-        yield Problem(message, ("data.chat", _NATIVE), "write random_tokens: true, or another encoder")
-
-
-RULES: tuple[Rule, ...] = (multimodal_positions, native_sizes, no_stored_images)
+RULES: tuple[Rule, ...] = (multimodal_positions, native_sizes)
