@@ -120,7 +120,7 @@ def _to_vision(config: Mapping[str, Any]) -> dict[str, Any]:
     layers = found[_FULL_LAYERS]
     if not isinstance(layers, list | tuple) or not all(type(layer) is int for layer in layers):
         raise no_network(f"{_FULL_LAYERS}{place}", layers)
-    native = {field: whole(found[key], f"{key}{place}") for field, key in _NATIVE_SIZES.items()}
+    native: dict[str, Any] = {field: whole(found[key], f"{key}{place}") for field, key in _NATIVE_SIZES.items()}
     native["full_attention_layers"] = tuple(layers)
     known, own = VisionSpec.model_fields, NativeResolutionSpec.model_fields
     fields: dict[str, Any] = {field: whole(found[key], f"{key}{place}") for field, key in _SIZES.items()}

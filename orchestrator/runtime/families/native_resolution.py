@@ -26,6 +26,9 @@ from orchestrator.spec.sections.runtime import Layers
 class NativeResolutionModel(VisionLanguageModel):
     """A GPT whose first stage has an encoder of images of any size."""
 
+    rotary_pos_emb: Any
+    """As megatron-core's model calls it."""
+
     def __init__(self, config: TransformerConfig, spec: Any, *, model: ModelSpec, **options: Any) -> None:
         super().__init__(config, spec, model=model, **options)
         self.merge_size = model.image_encoder.merge_size

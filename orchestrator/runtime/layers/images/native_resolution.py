@@ -73,7 +73,7 @@ class NativeEncoder(MegatronModule):
             encoded = self._encode(pixels, every)
         projected, bias = self.projector(encoded.view(-1, 1, encoded.size(-1) * self.spec.merge_size**2))
         embeddings = self._row_by_row((projected + bias).squeeze(1), every)
-        return pad_sequence(list(embeddings.split(counts)))
+        return pad_sequence(list(embeddings.split_with_sizes(counts)))
 
     def _tokens(self, grid: Grid) -> int:
         return grid[0] * grid[1] // self.spec.merge_size**2
@@ -98,7 +98,7 @@ class NativeEncoder(MegatronModule):
     def _scaled(self, patches: torch.Tensor) -> torch.Tensor:
         """Around 0, in the format of the weights: [patches, 3 · side · side]."""
         mean, deviation = colours(patches.device)
-        by_colour = patches.unflatten(1, (3, -1)).float() / 255
+        by_colour = patches.view(patches.size(0), 3, -1).float() / 255
         return ((by_colour - mean.view(3, 1)) / deviation.view(3, 1)).flatten(1).to(self.patches.dtype)
 
     def _row_by_row(self, embeddings: torch.Tensor, grids: Sequence[Grid]) -> torch.Tensor:
@@ -115,7 +115,7 @@ class NativeEncoder(MegatronModule):
 class _Layers(TransformerBlock):
     """Layers each of which has its own segments."""
 
-    def forward(  # type: ignore[override]
+    def forward(
         self, hidden: torch.Tensor, segments_of_layers: Sequence[torch.Tensor], rotation: torch.Tensor
     ) -> torch.Tensor:
         """hidden: [patches, 1, width]; rotation: [patches, 1, 1, d], in radians."""
