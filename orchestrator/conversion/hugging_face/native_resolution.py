@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from orchestrator.conversion.hugging_face.config_keys import check_keys, no_network, whole
+from orchestrator.conversion.hugging_face.config_keys import WITHOUT_EFFECT, check_keys, no_network, whole
 from orchestrator.conversion.weight_mapping import SeeingConfig
 from orchestrator.errors import UserError
 from orchestrator.spec.model import ModelSpec
@@ -42,6 +42,9 @@ _DEFAULTS = {
     **{"spatial_merge_size": 2, "window_size": 112, _FULL_LAYERS: [7, 15, 23, 31], _WIDTH_BEHIND: 3584},
 }
 """What transformers takes for what a vision_config does not say."""
+_ALIASES = {"num_hidden_layers": "depth", "num_attention_heads": "num_heads"}
+_SECTIONS = (16, 24, 24)
+"""Which transformers takes where config.json says none."""
 _EPSILON = 1e-6
 """Of the encoder's norms, which config.json does not say."""
 _TOKENS_OF_A_SIDE = 35
@@ -92,9 +95,7 @@ def _to_text(config: Mapping[str, Any]) -> dict[str, Any]:
             kept = {name: value for name, value in said.items() if name not in (SECTION, "type", "rope_type")}
             kinds = {said.get(name) for name in ("type", "rope_type")} - {None, "mrope", "default"}
             text[key] = {**kept, **({"rope_type": min(map(str, kinds))} if kinds else {})} or None
-    if SECTION not in text:
-        raise UserError(f"config.json has no {SECTION} in its rope_scaling", code="missing_config_key")
-    return text
+    return {SECTION: list(_SECTIONS), **text}
 
 
 def _to_vision(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -107,6 +108,10 @@ def _to_vision(config: Mapping[str, Any]) -> dict[str, Any]:
             code="unsupported_image_encoder",
         )
     place = " of vision_config"
+    for alias, key in _ALIASES.items():
+        if said.get(alias, said.get(key)) != said.get(key, said.get(alias)):
+            raise no_network(f"{alias} beside another {key}{place}", said[alias])
+    said = {_ALIASES.get(key, key): value for key, value in said.items()}
     found = {**_DEFAULTS, **said}
     for key, wanted in _CONSTANTS.items():
         if found.get(key, wanted) != wanted:
@@ -116,7 +121,7 @@ def _to_vision(config: Mapping[str, Any]) -> dict[str, Any]:
         raise no_network(f"{_ENCODER_ROTARY}{place}", rotary)
     if found[_WIDTH_BEHIND] != (hidden := _to_text(config).get("hidden_size")):
         raise no_network(f"{_WIDTH_BEHIND}{place} beside a hidden_size of {json.dumps(hidden)}", found[_WIDTH_BEHIND])
-    check_keys(said, _KEYS, "the image encoder of Qwen2.5-VL", place)
+    check_keys(said, KEYS_READ, "the image encoder of Qwen2.5-VL", place)
     layers = found[_FULL_LAYERS]
     if not isinstance(layers, list | tuple) or not all(type(layer) is int for layer in layers):
         raise no_network(f"{_FULL_LAYERS}{place}", layers)
@@ -144,13 +149,23 @@ def _with_ids(config: dict[str, Any], ids: Mapping[str, int | None], images: Map
     return {**config, **ids, **{_TOKENS[text]: number for text, number in images.items() if text in _TOKENS}}
 
 
-_KEYS = frozenset(
-    {*_SIZES.values(), *_NATIVE_SIZES.values(), *_CONSTANTS, *_IGNORED, _FULL_LAYERS, _WIDTH_BEHIND, _ENCODER_ROTARY}
+KEYS_READ = frozenset(
+    {
+        *_SIZES.values(),
+        *_NATIVE_SIZES.values(),
+        *_CONSTANTS,
+        *_IGNORED,
+        *_ALIASES,
+        _FULL_LAYERS,
+        _WIDTH_BEHIND,
+        _ENCODER_ROTARY,
+    }
 )
+"""Of vision_config."""
 _OUTSIDE = frozenset({*_TOKENS.values(), "vision_token_id"})
 """Keys beside those of the decoder."""
 QWEN2_5_VL_CONFIG = SeeingConfig(
-    keys=frozenset({"text_config", "vision_config", "tie_word_embeddings", *_OUTSIDE}),
+    keys=frozenset({"text_config", "vision_config", "tie_word_embeddings", *_OUTSIDE}) - WITHOUT_EFFECT,
     to_config=_to_config,
     to_text=_to_text,
     to_vision=_to_vision,

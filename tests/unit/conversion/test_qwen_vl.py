@@ -80,7 +80,7 @@ def test_an_export_says_the_same() -> None:
         ({"vision_config": {**VISION, "deepstack": [1]}}, "unknown_config_keys"),
         ({"vision_config": {**VISION, "model_type": "qwen3_vl_vision"}}, "unsupported_image_encoder"),
         ({"vision_config": [1]}, "config_value_not_an_object"),
-        ({"rope_scaling": None}, "missing_config_key"),
+        ({"vision_config": {**VISION, "num_hidden_layers": 31}}, "unsupported_config_value"),
         ({"rope_scaling": {"type": "yarn", "factor": 4.0, "mrope_section": [16, 24, 24]}}, None),
     ],
 )

@@ -43,6 +43,7 @@ _FIXED = {field: value for field, value in QWEN2.fixed.items() if field not in (
 _TEXT = replace(
     QWEN2,
     name="Qwen2.5-VL's decoder",
+    model_type="qwen2_5_vl_text",
     fixed=_FIXED,
     sizes={**QWEN2.sizes, SECTION: SECTION},
     defaults={
