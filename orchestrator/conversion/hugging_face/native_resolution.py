@@ -43,6 +43,9 @@ _DEFAULTS = {
 }
 """What transformers takes for what a vision_config does not say."""
 _ALIASES = {"num_hidden_layers": "depth", "num_attention_heads": "num_heads"}
+"""Of vision_config, other names of keys, by which transformers knows them too."""
+_HIDDEN_SIZE = 8192
+"""Of the decoder, which transformers takes where config.json says none."""
 _SECTIONS = (16, 24, 24)
 """Which transformers takes where config.json says none."""
 _EPSILON = 1e-6
@@ -119,7 +122,7 @@ def _to_vision(config: Mapping[str, Any]) -> dict[str, Any]:
     rotary = found.get(_ENCODER_ROTARY) or {}
     if (rotary.get("rope_theta", ROTARY_BASE), rotary.get("rope_type", "axial")) != (ROTARY_BASE, "axial"):
         raise no_network(f"{_ENCODER_ROTARY}{place}", rotary)
-    if found[_WIDTH_BEHIND] != (hidden := _to_text(config).get("hidden_size")):
+    if found[_WIDTH_BEHIND] != (hidden := _to_text(config).get("hidden_size", _HIDDEN_SIZE)):
         raise no_network(f"{_WIDTH_BEHIND}{place} beside a hidden_size of {json.dumps(hidden)}", found[_WIDTH_BEHIND])
     check_keys(said, KEYS_READ, "the image encoder of Qwen2.5-VL", place)
     layers = found[_FULL_LAYERS]
