@@ -25,14 +25,14 @@ class NativeResolutionSpec(Section):
     """Images have at least as many pixels as a square of this side, and at most as many as one of `image_size`."""
     merge_size: Annotated[Positive, resume.SHAPE] = 2
     """Patches of a side of a group, which becomes one token of the decoder."""
-    window_size: Annotated[Positive, resume.LOGIC] = 112
+    attention_window_size: Annotated[Positive, resume.LOGIC] = 112
     """Pixels of a window's side, beyond which the patches of most layers do not look."""
     full_attention_layers: Annotated[tuple[Size, ...], resume.LOGIC] = (7, 15, 23, 31)
     """Layers of the encoder, counted from 0, whose patches attend to those of the whole image."""
 
     def window_patches(self, patch_size: int) -> int:
         """Patches of a window."""
-        return (self.window_size // patch_size) ** 2
+        return (self.attention_window_size // patch_size) ** 2
 
     def is_full(self, layer: int) -> bool:
         """Whether the patches of a layer, counted from 0, attend to those of the whole image."""

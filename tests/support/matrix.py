@@ -56,7 +56,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
         "vision": {
             **{"image_size": 24, "patch_size": 4, "num_layers": 2, "hidden_size": 16, "num_attention_heads": 2},
             "images_per_sequence": 2,
-            "native_resolution": {"smallest_image_size": 8, "window_size": 16, "full_attention_layers": [1]},
+            "native_resolution": {"smallest_image_size": 8, "attention_window_size": 16, "full_attention_layers": [1]},
         },
     },
     "experts": {

@@ -32,7 +32,7 @@ _SIZES = {
     "patch_size": "patch_size",
 }
 """Field of `model.vision` -> key of vision_config, where the value is the same."""
-_NATIVE_SIZES = {"merge_size": "spatial_merge_size", "window_size": "window_size"}
+_NATIVE_SIZES = {"merge_size": "spatial_merge_size", "attention_window_size": "window_size"}
 """The same of `model.vision.native_resolution`."""
 _FULL_LAYERS, _WIDTH_BEHIND, _ENCODER_ROTARY = "fullatt_block_indexes", "out_hidden_size", "rope_parameters"
 _CONSTANTS = {"in_channels": 3, "in_chans": 3, "temporal_patch_size": FRAMES, "hidden_act": "silu"}

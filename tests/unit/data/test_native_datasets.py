@@ -26,7 +26,7 @@ from orchestrator.spec.vision import VisionSpec
 
 Tokenize = Callable[..., Path]
 SIZES: dict[str, Any] = {"image_size": 16, "patch_size": 2, "merge_size": 2, "smallest_image_size": 8}
-NATIVE = {"smallest_image_size": 8, "window_size": 8, "full_attention_layers": [1]}
+NATIVE = {"smallest_image_size": 8, "attention_window_size": 8, "full_attention_layers": [1]}
 VISION = VisionSpec.model_validate({"image_size": 16, "patch_size": 2, "native_resolution": NATIVE})
 LENGTH = 64
 

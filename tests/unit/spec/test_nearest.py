@@ -124,6 +124,11 @@ CASES: list[tuple[str, str, list[str], str, str]] = [
     ("state_space.state_space_shapes", "gpt-345m", [*MAMBA, "TP=8", "GPUS=8"],
      "parallelism.tensor_model_parallel_size", "TP mamba_num_groups"),
     ("vision.patches", "llama3-8b", ["SEES", "model.vision.image_size=339"], "model.vision.patch_size", "image_size"),
+    ("native_resolution.native_sizes", "llama3-8b", ["NATIVE", "model.vision.image_size=350"],
+     "model.vision.image_size", "image_size"),
+    ("native_resolution.native_sizes", "llama3-8b",
+     ["NATIVE", "model.vision.native_resolution.attention_window_size=100"],
+     "model.vision.native_resolution.attention_window_size", "attention_window_size"),
     ("vision.encoder_shapes", "llama3-8b", ["SEES", "model.vision.num_attention_heads=15"],
      "model.vision.num_attention_heads", "num_attention_heads hidden_size"),
     ("vision.encoder_shapes", "llama3-8b", ["SEES", "TP=3", "GPUS=null"],
@@ -171,6 +176,8 @@ WRITTEN = {
     "RELATIVE": "model.position_embedding_type=relative",
     "SP": "parallelism.sequence_parallel=true",
     "SEES": "model.vision={}\ndata={random_tokens: true}",
+    "NATIVE": "model.vision={native_resolution: {full_attention_layers: [7]}}\nmodel.mrope_section=[16,24,24]\n"
+    "data={random_tokens: true}",
 }
 
 

@@ -32,7 +32,7 @@ class Order(NamedTuple):
 def order_of(grid: Grid, vision: VisionSpec) -> Order:
     """The order of an image's patches."""
     size, (_, columns) = vision.merge_size, grid
-    across = vision.native.window_size // vision.unit
+    across = vision.native.attention_window_size // vision.unit
     row, column = np.divmod(np.arange(grid[0] * columns), columns)
     group_row, group_column = row // size, column // size
     window_row, window_column = group_row // across, group_column // across

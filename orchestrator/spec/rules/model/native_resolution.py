@@ -13,7 +13,7 @@ from orchestrator.spec.vision import VisionSpec
 _VISION, _SECTIONS = "model.vision", "model.mrope_section"
 _NATIVE, _ACTIVATION, _IMAGE = (f"{_VISION}.{name}" for name in ("native_resolution", "activation", "image_size"))
 _SMALLEST, _WINDOW, _FULL = (
-    f"{_NATIVE}.{name}" for name in ("smallest_image_size", "window_size", "full_attention_layers")
+    f"{_NATIVE}.{name}" for name in ("smallest_image_size", "attention_window_size", "full_attention_layers")
 )
 
 
@@ -35,7 +35,7 @@ def native_sizes(job: JobSections) -> Iterator[Problem]:
         return
     vision = job.model.image_encoder
     unit, native = vision.unit, vision.native
-    for path, size in ((_IMAGE, vision.image_size), (_WINDOW, native.window_size)):
+    for path, size in ((_IMAGE, vision.image_size), (_WINDOW, native.attention_window_size)):
         # What patches themselves do not fill is refused as that of any encoder.
         if size % unit and (path == _WINDOW or size % vision.patch_size == 0):
             message = (
