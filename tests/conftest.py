@@ -26,6 +26,7 @@ from orchestrator.imports import staying
 
 if TYPE_CHECKING:
     from support.faults import Ranks
+    from support.many_runs import Thousands
 
 # Variables that would change what a test sees: a launcher's, a scheduler's, a tracker's, a hub's.
 FOREIGN_PREFIXES = (
@@ -57,9 +58,9 @@ FIXED = {
     "TERM": "dumb",
     "TRANSFORMERS_OFFLINE": "1",
 }
-SLURM, SSH, BROWSER = (Path(__file__).parent / name for name in ("slurm", "ssh", "browser"))
+SLURM, SSH, BROWSER, TRACKING = (Path(__file__).parent / name for name in ("slurm", "ssh", "browser", "unit/tracking"))
 LONGEST = SLURM / "test_training.py"
-TOGETHER = (SLURM, SSH, BROWSER)
+TOGETHER = (SLURM, SSH, BROWSER, TRACKING)
 """Folders whose tests wait for much, or begin with what takes long: they come first, each on one worker."""
 
 
@@ -114,7 +115,8 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 class ByFile(LoadFileScheduling):
     """A file's tests go to one worker; those on SLURM, but for the longest file, all to one, and so do those on other
-    machines and those in a browser: what these need is started once, and no worker waits while others do.
+    machines, those in a browser and those that send to trackers: what these need is started once, and no worker waits
+    while others do.
     """
 
     def _split_scope(self, nodeid: str) -> str:
@@ -182,6 +184,14 @@ def shared_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder that all processes of a test run have in common."""
     own = tmp_path_factory.getbasetemp()
     return own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
+
+
+@pytest.fixture(scope="session")
+def thousands(tmp_path_factory: pytest.TempPathFactory) -> Thousands:
+    """Thousands of runs with an index, for the tests of all folders: it takes half a minute to make and read them."""
+    from support.many_runs import thousands_in
+
+    return thousands_in(tmp_path_factory.mktemp("thousands"))
 
 
 @pytest.fixture(autouse=True)

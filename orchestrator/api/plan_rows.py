@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import shlex
-from collections import Counter
 
 from orchestrator.conversion.exportability import exported_as
 from orchestrator.kernel_selection.layers import WORTH
-from orchestrator.models.layers import MIXERS, layer_pattern
+from orchestrator.models.layers import layer_kinds
 from orchestrator.planning.checks.partition_limits import partition_of
 from orchestrator.planning.forecast import Forecast
 from orchestrator.planning.hardware.devices import computing_unit
@@ -30,15 +29,9 @@ def _shape(model: ModelSpec) -> str:
     if model.family.is_encoder_decoder:
         layers = f"{model.encoder_layers} + {model.decoder_layers}"
         length = f"{model.seq_length} + {model.sample_length - model.seq_length}"
-    if model.family.is_hybrid:
-        counts = Counter(layer_pattern(model))
-        kinds = ", ".join(f"{counts[letter]} {mixer.name}" for letter, mixer in MIXERS.items() if counts[letter])
-        return f"{layers} layers ({kinds}), hidden {model.hidden_size}, sequence {length}"
-    if model.has_linear_attention:
-        linear = sum(model.linear_attention_layers)
-        layers = f"{layers} layers ({linear} linear attention, {model.num_layers - linear} attention)"
-        return f"{layers}, hidden {model.hidden_size}, sequence {length}"
-    return f"{layers} layers, hidden {model.hidden_size}, sequence {length}"
+    kinds = layer_kinds(model)
+    shown = f" ({', '.join(f'{count} {kind}' for kind, count in kinds.items())})" if kinds else ""
+    return f"{layers} layers{shown}, hidden {model.hidden_size}, sequence {length}"
 
 
 def _images(plan: Plan) -> list[tuple[str, str]]:

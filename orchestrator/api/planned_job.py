@@ -18,8 +18,8 @@ from orchestrator.planning.checks.partition_limits import what_is_refused
 from orchestrator.planning.checks.plugin_checks import plugin_problems
 from orchestrator.planning.forecast import Forecast, forecast
 from orchestrator.planning.plan import Plan, make_plan
-from orchestrator.planning.verdict import Verdict, judge
 from orchestrator.planning.vocabulary import vocabulary
+from orchestrator.planning.warnings import Verdict, judge
 from orchestrator.run_directory.checkpoints.commit_markers import Commit
 from orchestrator.spec.cluster import ClusterSpec
 from orchestrator.spec.job import JobSpec

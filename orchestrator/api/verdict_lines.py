@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Iterator
 
 from orchestrator.errors import Problem
-from orchestrator.planning.verdict import Verdict
+from orchestrator.planning.warnings import Verdict
 
 
 def verdict_lines(verdict: Verdict) -> Iterator[str]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from orchestrator.conversion.hugging_face.families.registry import family_of_job, nearest_family
-from orchestrator.conversion.megatron import sentences
+from orchestrator.conversion.megatron import bert_and_t5
 from orchestrator.errors import Problem, UserError
 from orchestrator.spec.job import JobSpec
 
@@ -51,7 +51,7 @@ def export_warnings(job: JobSpec) -> Iterator[Problem]:
     fields = tuple(f"model.{each.field}" for each in against)
     why = f"; the nearest is {family.name}, but {'; '.join(each.text for each in against)}"
     ways = [f"for one write other values of {', '.join(fields)} before it is trained"]
-    if sentences.has_layout(job.model.family):
+    if bert_and_t5.has_layout(job.model.family):
         ways.append(
             "Megatron-LM's layout takes most GPTs, BERTs and T5s: orchestrator checkpoint export --to megatron-lm"
         )

@@ -15,7 +15,7 @@ from orchestrator.conversion.weight_mapping import (
 )
 from orchestrator.models.blocks.block import Block
 from orchestrator.models.blocks.experts.weights import OF_EACH
-from orchestrator.models.blocks.grouped_query_attention.matrices import cross_matrices
+from orchestrator.models.blocks.grouped_query_attention.parameters import cross_matrices
 from orchestrator.models.blocks.registry import MULTI_TOKEN_PREDICTION, RESIDUAL_STREAM
 from orchestrator.models.blocks.weights import Shapes, linears, norm
 from orchestrator.models.layers import Layer, layers, layers_differ
@@ -31,7 +31,7 @@ def shapes_of_weight(weight: Weight, model: ModelSpec, rows: int) -> dict[str, t
 def shape_of(key: str, model: ModelSpec, rows: int) -> tuple[int, ...]:
     """Of a key of a table, without the dimensions of layers and experts; `rows` is how many tables of tokens have."""
     if key.startswith("vision.") and model.has_vision:
-        shape = shape_of_native if model.image_encoder.is_native else _of_vision
+        shape = shape_of_native if model.image_encoder.kind.keeps_shape else _of_vision
         return shape(key, model.image_encoder, model.hidden_size)
     if key.startswith(FURTHER):
         return _of_further(key, model, rows)
@@ -128,7 +128,7 @@ def _norm(begin: str, model: ModelSpec) -> Iterator[str]:
 def _of_vision(key: str, vision: VisionSpec, hidden: int) -> tuple[int, ...]:
     """Of a key of the encoder of images, or of the matrices behind it."""
     width, side = vision.hidden_size, vision.patch_size
-    if "norm" in key or key == "vision.class_token":
+    if "norm" in key or key in ("vision.class_token", "vision.patch_bias"):
         return (width,)
     if key == "vision.patches":
         return (width, 3, side, side)
@@ -140,6 +140,7 @@ def _of_vision(key: str, vision: VisionSpec, hidden: int) -> tuple[int, ...]:
         "self_attention.linear_proj": (width, width),
         "mlp.linear_fc1": (vision.ffn_size, width),
         "mlp.linear_fc2": (width, vision.ffn_size),
+        "vision.projector.linear": (hidden, width),
         "vision.projector.linear_fc1": (hidden, width),
         "vision.projector.linear_fc2": (hidden, hidden),
     }[name]

@@ -9,7 +9,8 @@ from typing import Any, NamedTuple, TypeAlias
 
 from orchestrator.models.blocks.registry import GROUPED_QUERY
 from orchestrator.models.blocks.weights import Rule
-from orchestrator.models.layers import layers, layers_differ
+from orchestrator.models.image_encoders import ImageEncoderName
+from orchestrator.models.layers import layers, layers_differ, prediction_layers
 from orchestrator.spec.model import ModelSpec
 
 ENCODER, DECODER, VISION = "encoder.layers.", "decoder.layers.", "vision.block.layers."
@@ -72,23 +73,25 @@ class SameAs(NamedTuple):
     key: str
 
 
-@dataclass(frozen=True)
-class SeeingConfig:
-    """How the config.json of a family that sees speaks of its images, where it does otherwise than LLaVA's: around what
-    it says of the decoder, in both directions."""
+class ImageConfig(NamedTuple):
+    """What config.json of a family that sees says of images, and where it says it of the decoder."""
 
+    type: ImageEncoderName
+    """`model.vision.type`."""
     keys: frozenset[str]
-    """Those that are read, beside the decoder's."""
-    to_config: Callable[[ModelSpec, Mapping[str, Any]], dict[str, Any]]
-    """From a model, and what config.json says of its decoder."""
+    """The keys of config.json that are read, beside the family's constants."""
     to_text: Callable[[Mapping[str, Any]], dict[str, Any]]
-    """Of a config.json what it says of the decoder."""
+    """What config.json says of the decoder."""
+    to_config: Callable[[ModelSpec, Mapping[str, Any]], dict[str, Any]]
+    """What config.json says, beside constants, of a model, from what is said of its decoder."""
     to_vision: Callable[[Mapping[str, Any]], dict[str, Any]]
-    """Of a config.json the fields of `model.vision`. Raises UserError with what we cannot represent."""
-    tokens: tuple[str, ...]
-    """Special tokens, beside that of an image, whose ids config.json has where the tokenizer has them."""
-    with_ids: Callable[[dict[str, Any], Mapping[str, int | None], Mapping[str, int]], dict[str, Any]]
-    """A config.json with the ids of special tokens: of text by their keys, and those for images by their texts."""
+    """`model.vision`, from config.json. Raises UserError with what we cannot represent."""
+    image_id: str
+    """The key for the id of the token that stands for images."""
+    other_ids: Mapping[str, str]
+    """Other special tokens -> the keys for their ids."""
+    nests: bool
+    """The decoder's keys are in `text_config`; else beside those of images."""
 
 
 @dataclass(frozen=True)
@@ -149,8 +152,8 @@ class Family:
     """The block of `models.blocks` that its layers attend with."""
     decoder: Family | None = None
     """Of one that sees images: its decoder, of which `text_config` in config.json speaks."""
-    seeing: SeeingConfig | None = None
-    """How config.json speaks of its images, where it does otherwise than LLaVA's."""
+    images: ImageConfig | None = None
+    """Of one that sees images: how config.json describes their encoder."""
     unused: Mapping[str, float] = field(default_factory=dict)
     """Vectors of the encoder of images, as wide as it is, that no layer computes with -> their numbers in an export."""
     quantizations: frozenset[str] = frozenset()
@@ -159,7 +162,7 @@ class Family:
     """How names of layers begin of which the encoder of images has the first ones, and the others are left out; of a
     family without one, the decoder."""
     left_out: tuple[str, ...] = ()
-    """How names begin of what predicts further tokens, which is left out."""
+    """How names begin of what is left out: of what predicts further tokens, or an encoder's head that nothing reads."""
     further: tuple[Rule, ...] = ()
     """What a layer that predicts further tokens has in addition to the last layer's, by our keys behind its number.
     There it is numbered as the next layer. Nothing where a family has no such layers."""
@@ -180,9 +183,10 @@ class Family:
             of_stack = list(group)
             for layer in range(layers_of(stack, model)) if stack else (None,):
                 for rule in of_stack:
-                    if rule.only_in is None or rule.only_in in blocks[layer or 0]:
+                    is_there = rule.only_in is None or rule.only_in in blocks[layer or 0]
+                    if is_there and not (layer == 0 and rule.unless_first):
                         yield from _of_layer(rule, layer, model)
-        for depth in range(model.mtp_num_layers):
+        for depth in range(len(prediction_layers(model))):
             yield from self._further_weights(depth, rules, model)
 
     def _further_weights(self, depth: int, rules: list[Rule], model: ModelSpec) -> Iterator[Weight]:
@@ -201,7 +205,7 @@ class Family:
 
     def further_copies_of(self, model: ModelSpec) -> dict[str, str]:
         """Of that what layers that predict further tokens have, which an export writes too."""
-        numbers = range(model.num_layers, model.num_layers + model.mtp_num_layers)
+        numbers = range(model.num_layers, model.num_layers + len(prediction_layers(model)))
         tied = {} if model.untie_embeddings_and_output_weights else self.copies
         return {copy.format(n=n): tied.get(of, of) for n in numbers for copy, of in self.further_copies.items()}
 
@@ -212,7 +216,9 @@ class Family:
         if self.longer is None or not name.startswith(self.longer):
             return name in self.unused
         number = name.removeprefix(self.longer).partition(".")[0]
-        count = layers_of(VISION, model) if self.decoder is not None else model.num_layers + model.mtp_num_layers
+        count = (
+            layers_of(VISION, model) if self.decoder is not None else model.num_layers + len(prediction_layers(model))
+        )
         return number.isdecimal() and int(number) >= count
 
 
@@ -234,8 +240,8 @@ def _of_layer(rule: Rule, layer: int | None, model: ModelSpec) -> Iterator[Weigh
     stack = stack_of(rule.ours)
     place: tuple[int, ...] = (layer,)
     within: tuple[int, ...] = (layers_of(stack, model),)
-    if stack == DECODER and layers_differ(model):
-        rule = replace(rule, ours=f"{DECODER}{layer}.{rule.ours.removeprefix(DECODER)}")
+    if stack != VISION and layers_differ(model):
+        rule = replace(rule, ours=f"{stack}{layer}.{rule.ours.removeprefix(stack)}")
         place, within = (), ()
     yield from _by_expert(rule, place, within, layer, model)
 

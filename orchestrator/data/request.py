@@ -10,10 +10,10 @@ from pydantic import ValidationError
 
 from orchestrator.errors import UserError
 from orchestrator.files.file_types import COMPRESSIONS
+from orchestrator.models.image_encoders import ImageEncoderName
 from orchestrator.spec.messages.validation import errors_in_words
-from orchestrator.spec.native_resolution import NativeResolutionSpec
 from orchestrator.spec.sections.data import TokenizerSpec
-from orchestrator.spec.vision import VisionSpec
+from orchestrator.spec.vision import VisionSpec, vision_of_images
 
 _ENDINGS = ("py", "md", "rst", "txt", "c", "h", "cc", "cpp", "hpp", "java", "js", "ts", "go", "rs", "sh", "tex", "html")
 _CORPUS = ("jsonl", "ndjson", "txt")
@@ -77,11 +77,15 @@ class TokenizeRequest(TextRequest):
     image_size: int | None = None
     """With `chat`: pixels of the sides of images, which are stored beside the tokens; None for text alone."""
     patch_size: int | None = None
-    """Pixels of the sides of their patches, each of which has a token; LLaVA's when None."""
+    """Pixels of the sides of their patches; LLaVA's when None."""
+    image_encoder: ImageEncoderName | None = None
+    """`model.vision.type` of the job that they are made for; `llava` when None, which is all that a command makes."""
+    pooled_tokens: int | None = None
+    """gemma3: tokens of an image."""
     merge_size: int | None = None
-    """Of images of any size: patches of the sides of the groups, each of which has a token; None for one size."""
+    """qwen2.5: patches of the sides of the groups, each of which has a token."""
     smallest_image_size: int | None = None
-    """Of images of any size: the side of a square of the fewest pixels."""
+    """qwen2.5: images have at least as many pixels as a square of this side."""
     workers: int | None = None
     """Processes that tokenize; one per available core when None."""
     shard_size: int = 64
@@ -103,12 +107,14 @@ class TokenizeRequest(TextRequest):
         """How images are cut; None where none are asked for."""
         if self.image_size is None:
             return None
-        if self.patch_size is None:
-            return VisionSpec(image_size=self.image_size)
-        native = None
-        if self.merge_size is not None and self.smallest_image_size is not None:
-            native = NativeResolutionSpec(merge_size=self.merge_size, smallest_image_size=self.smallest_image_size)
-        return VisionSpec(image_size=self.image_size, patch_size=self.patch_size, native_resolution=native)
+        return vision_of_images(
+            self.image_size,
+            self.patch_size,
+            self.image_encoder,
+            pooled_tokens=self.pooled_tokens,
+            merge_size=self.merge_size,
+            smallest_image_size=self.smallest_image_size,
+        )
 
     def prefix(self, key: str) -> Path:
         """Where the text of one key goes."""

@@ -62,7 +62,7 @@ def tokenize(request: TokenizeRequest, display: Display, *, wait: bool = False) 
         request = replace(request, chat_date=request.chat_date or _day(folder))
         template = chat_template(tokenizer, request.chat_template, request.chat_date)
     if request.vision is not None:  # the same of these
-        _, _ = pillow(), patch_token(tokenizer, request.vision.mark)
+        _, _ = pillow(), patch_token(tokenizer, request.vision.kind)
     inputs = find_inputs(request, CHAT_GLOBS) if request.chat else find_inputs(request)
     files = inputs.files
     if request.chat:
@@ -213,8 +213,10 @@ def _identity(
         if reads_day(template):
             identity[_DATE] = request.chat_date
     if request.vision is not None:
-        sizes = (request.image_size, request.vision.patch_size, request.merge_size, request.smallest_image_size)
-        identity["images"] = [size for size in sizes if size is not None]
+        identity["images"] = [request.vision.image_size, request.vision.patch_size]
+        if request.image_encoder is not None:
+            beyond = (request.pooled_tokens, request.merge_size, request.smallest_image_size)
+            identity["image encoder"] = [request.image_encoder, *(each for each in beyond if each is not None)]
     return identity
 
 
@@ -262,6 +264,8 @@ def _manifests(
             images=images,
             image_size=vision.image_size if vision is not None else None,
             patch_size=vision.patch_size if vision is not None else None,
+            image_encoder=request.image_encoder,
+            pooled_tokens=request.pooled_tokens,
             merge_size=request.merge_size,
             smallest_image_size=request.smallest_image_size,
             unpictured_conversations=key.unpictured,

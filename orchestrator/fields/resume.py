@@ -86,36 +86,23 @@ def global_batch(old: JobSections, new: JobSections) -> Meaning:
 
 @OnResume
 def micro_batch(old: JobSections, new: JobSections) -> Meaning:
-    if _balances_groups_of_tokens(old) or _balances_groups_of_tokens(new):
+    if old.model.balances_groups_of_tokens or new.model.balances_groups_of_tokens:
         return trajectory("experts are balanced over other groups of tokens")
     if old.global_batch_size == new.global_batch_size:
         return safe("the global batch is the same; losses agree, not bitwise")
     return GLOBAL_BATCH
 
 
-def _balances_groups_of_tokens(job: JobSections) -> bool:
-    """Whether experts are balanced within each micro-batch, or over those before it in a step."""
-    model = job.model
-    by_loss = not model.auxiliary_losses.keys() <= {"seq_aux_loss"}
-    return model.has_experts and (by_loss or _assigns_by_rank(job))
-
-
-def _assigns_by_rank(job: JobSections) -> bool:
-    """Whether what a token is given to depends on the others of its rank."""
-    model = job.model
-    return model.moe_router_load_balancing_type == "sinkhorn" or model.moe_expert_capacity_factor is not None
-
-
 @OnResume
 def parts_of_sequences(old: JobSections, new: JobSections) -> Meaning:
-    if _assigns_by_rank(old) or _assigns_by_rank(new):
+    if old.model.assigns_by_rank or new.model.assigns_by_rank:
         return trajectory("experts are given out among other groups of tokens")
     return LAYOUT
 
 
 @OnResume
 def replicas(old: JobSections, new: JobSections) -> Meaning:
-    balanced_together = any("global_aux_loss" in job.model.auxiliary_losses for job in (old, new))
+    balanced_together = old.model.balances_replicas or new.model.balances_replicas
     if balanced_together and old.data_parallel_size != new.data_parallel_size:
         return trajectory("experts are balanced over the micro-batches of all replicas at a time, which are others")
     return LAYOUT

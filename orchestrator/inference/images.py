@@ -10,12 +10,12 @@ from typing import Any, cast
 import numpy as np
 import torch
 
-from orchestrator.data.chat.tokens import mark_token
-from orchestrator.data.input.images import Pixels
-from orchestrator.data.input.native_resolution import pixels_for
+from orchestrator.data.chat.tokens import mark_token, surrounded
+from orchestrator.data.input.images import Pixels, pixels
 from orchestrator.data.tokenizers.tokenizer import Tokenizer
 from orchestrator.errors import UserError
 from orchestrator.inference.network import Network
+from orchestrator.spec.model import ModelSpec
 from orchestrator.spec.vision import MARK, VisionSpec, marks_problem
 
 IMAGE = -200
@@ -48,14 +48,24 @@ class Images:
         return [token for token, keeps in zip(tokens, is_text.tolist(), strict=True) if keeps]
 
 
-def tokens_and_marks(tokenizer: Tokenizer, text: str) -> list[int]:
-    """Token ids of a text, `IMAGE` for each mark: what stands between marks is a text of its own, but to a tokenizer
-    that knows the mark. So it is in conversations that a model is trained on."""
+def tokens_and_marks(tokenizer: Tokenizer, text: str, around: tuple[str, str] = ("", "")) -> list[int]:
+    """Token ids of a text, `IMAGE` for each mark, with the texts `around` it: what stands between marks is a text of
+    its own, but to a tokenizer that knows the mark. So it is in conversations that a model is trained on."""
+    text = surrounded(text, MARK, around)
     own = mark_token(tokenizer)
     if own is not None:
         return [IMAGE if token == own else token for token in tokenizer.encode(text)]
     first, *others = (tokenizer.encode(part) for part in text.split(MARK))
     return [*first, *(token for part in others for token in (IMAGE, *part))]
+
+
+def patch_token(tokenizer: Tokenizer | None, model: ModelSpec, vocab_size: int) -> int:
+    """The token that keeps the place of a patch, whatever it is: the tokenizer's own, or what ends a document."""
+    found = None
+    if tokenizer is not None and model.has_vision:
+        own = tokenizer.token_id(model.image_encoder.kind.token)
+        found = tokenizer.end if own is None else own
+    return found if found is not None and found < vocab_size else 0
 
 
 def each_with_images(count: int, images: Sequence[Sequence[Image]] | None, what: str) -> list[Sequence[Image]]:
@@ -86,7 +96,7 @@ def seen(
     if vision is None or not given:
         return tokens, None
     read = tuple(_pixels(image, vision) for image in given)
-    counts = tuple(image.shape[1] * image.shape[2] // vision.unit**2 for image in read)
+    counts = tuple(vision.tokens_of(*image.shape[1:]) for image in read)
     placed: list[int] = []
     firsts: list[int] = []
     for token in tokens:
@@ -106,8 +116,8 @@ def _pixels(image: Image, vision: VisionSpec) -> Pixels:
             raise UserError(
                 f"a {kind} is not an image: give a file, its content, or uint8 [3, {size}, {size}]", code="not_an_image"
             )
-        return pixels_for(Path(image) if isinstance(image, str) else image, vision)
-    if vision.is_native:
+        return pixels(Path(image) if isinstance(image, str) else image, vision)
+    if vision.kind.keeps_shape:
         return _of_any_size(image, vision)
     if image.shape != (3, size, size) or image.dtype != np.uint8:
         raise UserError(
@@ -132,11 +142,11 @@ def _of_any_size(image: np.ndarray[Any, np.dtype[np.uint8]], vision: VisionSpec)
 
 def batch_of_images(network: Network, each: Sequence[Images | None], length: int) -> dict[str, torch.Tensor]:
     """What a network that sees takes beside tokens [b, s], s of them: `images` [b, n, 3, size, size], those of each row
-    first, and `image_mask` [b, s]. Nothing where no row has any, or this stage embeds no tokens. Of images of any size
-    each is [numbers], its own ones first, and what `places_of_images` gives is needed on every stage."""
-    given, embeds = _given(each), network.module.pre_process
-    is_native = network.job.model.mrope_section is not None
-    if not given or not (embeds or is_native):
+    first, and `image_mask` [b, s]. Of images of any size each is [numbers], its own ones first, and `grids` are there
+    too. Nothing where no row has any. A stage that embeds no tokens takes no images, and what `places_of_images` gives
+    only where attention or positions ask for it."""
+    given, embeds, model = _given(each), network.module.pre_process, network.job.model
+    if not given or not (embeds or model.attends_both_ways_in_images or model.image_encoder.kind.keeps_shape):
         return {}
     found = places_of_images(network, each, length)
     if embeds:
@@ -145,7 +155,7 @@ def batch_of_images(network: Network, each: Sequence[Images | None], length: int
         for row, own in given:
             for place, image in enumerate(own.pixels):
                 images[row, place, : image.size] = image.reshape(-1)
-        shape = (-1,) if is_native else largest.shape
+        shape = (-1,) if model.image_encoder.kind.keeps_shape else largest.shape
         found["images"] = network.tensor(images, torch.uint8).view(*images.shape[:2], *shape)
     return found
 
@@ -162,7 +172,7 @@ def places_of_images(network: Network, each: Sequence[Images | None], length: in
             mask[row, first : first + count] = 1
     found = {"image_mask": network.tensor(mask)}
     vision = network.job.model.image_encoder
-    if vision.is_native:
+    if vision.kind.keeps_shape:
         grids = np.zeros((len(each), max(len(own.pixels) for _, own in given), 2), dtype=np.int64)
         for row, own in given:
             sides = [image.shape[1:] for image in own.pixels]

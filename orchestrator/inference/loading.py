@@ -10,6 +10,7 @@ from torch.distributed.distributed_c10d import Store
 
 from orchestrator.errors import CheckpointError
 from orchestrator.inference.network import Network
+from orchestrator.models.blocks.registry import BLOCKS
 from orchestrator.planning.vocabulary import vocabulary
 from orchestrator.run_directory.checkpoints.commit_markers import Commit
 from orchestrator.runtime import megatron_compat
@@ -85,5 +86,5 @@ def without_training(job: JobSpec, num_speculative_tokens: int = 0) -> JobSpec:
     # What has no logits for a loss has none to draw from; what is kept for a backward pass is not kept.
     unused = {"fused_linear_cross_entropy": False, "cpu_offloading_num_layers": None}
     runtime = {**unused, "gradient_accumulation_fusion": False}
-    model = {"moe_expert_capacity_factor": None, "mtp_num_layers": num_speculative_tokens}
+    model = {name: value for block in BLOCKS for name, value in block.at_inference(num_speculative_tokens).items()}
     return job.changed(parallelism=parallelism, runtime=runtime, model=model)

@@ -23,7 +23,7 @@ from orchestrator.inference.generation import writer
 from orchestrator.inference.generation.decoder import ModelRunner
 from orchestrator.inference.generation.encoder_decoder import EncoderDecoderRunner
 from orchestrator.inference.generation.runners import runner_of
-from orchestrator.inference.images import Image, Images, each_with_images, seen, tokens_and_marks
+from orchestrator.inference.images import Image, Images, each_with_images, patch_token, seen, tokens_and_marks
 from orchestrator.inference.length_limits import refusal
 from orchestrator.inference.loading import open_network
 from orchestrator.inference.network import Network
@@ -38,7 +38,6 @@ from orchestrator.self_contained_checkpoints import open_weights
 from orchestrator.spec.generation import Generation, check_drafts, options_of
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.prompts import NO_TEXT, is_text
-from orchestrator.spec.vision import MARK
 
 Prompt = str | Sequence[int]
 Options = Generation | Mapping[str, Any]
@@ -108,7 +107,7 @@ class Model:
     def longest(self) -> int | None:
         """Tokens of the longest sequence that it can take; None where nothing limits them."""
         model = self.job.model
-        return model.positions if model.position_embedding_type == "learned_absolute" else model.attention_chunk_size
+        return model.positions if model.position_embedding_type == "learned_absolute" else None
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
@@ -238,16 +237,15 @@ class Model:
 
     def encode(self, text: str) -> list[int]:
         """Token ids of a text; of a network that sees with `IMAGE` where an image stands."""
-        sees = self.job.model.has_vision
-        return tokens_and_marks(self.tokenizer, text) if sees else self.tokenizer.encode(text)
+        model = self.job.model
+        if not model.has_vision:
+            return self.tokenizer.encode(text)
+        return tokens_and_marks(self.tokenizer, text, model.image_encoder.kind.around)
 
     @cached_property
     def _patch(self) -> int:
         """The token that keeps the place of a patch, whatever it is: the tokenizer's own, or what ends a document."""
-        tokenizer, model = self._tokenizer_if_any, self.job.model
-        own = None if tokenizer is None else tokenizer.token_id(model.image_encoder.mark if model.has_vision else MARK)
-        found = tokenizer.end if tokenizer is not None and own is None else own
-        return found if found is not None and found < self.vocab_size else 0
+        return patch_token(self._tokenizer_if_any, self.job.model, self.vocab_size)
 
     def _check_length(self, tokens: list[int], options: Generation, images: Images | None) -> None:
         prompt, new = len(tokens), options.max_new_tokens

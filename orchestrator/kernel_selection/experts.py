@@ -41,6 +41,23 @@ def multiplies_in_one_kernel(job: JobSections, layers: Layers) -> bool:
     return groups_experts(job, layers) and model.hidden_size % _WIDTH == 0 and inner % _WIDTH == 0
 
 
+def adds_weight_gradients(job: JobSections) -> bool:
+    """Whether a kernel of ours computes the weight gradients of all experts of a rank, where `multiplies_in_one_kernel`
+    and they are not quantized.
+    """
+    return job.precision.dtype != "fp32"
+
+
+def joins_expert_mlp(job: JobSections, layers: Layers) -> bool:
+    """Whether kernels of ours compute the experts of a rank from the first product to the last, where weight gradients
+    are added in their products: those of 16-bit tensors with SwiGLU and without biases.
+    """
+    model = job.model
+    is_plain = model.activation == "swiglu" and not model.add_bias_linear and not model.moe_apply_probs_on_input
+    in_16_bits = job.precision.products in ("bf16", "fp16")
+    return multiplies_in_one_kernel(job, layers) and is_plain and in_16_bits
+
+
 def can_fuse_permutation(job: JobSections) -> bool:
     """Whether tokens are sorted by expert, and put back, in one kernel each. The plain way has the host wait for how
     many they are. Under `deterministic` it is the plain way: which block sizes are fastest is tried as a run begins.

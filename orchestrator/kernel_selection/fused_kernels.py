@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from orchestrator.models.blocks.registry import FEATURES
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.model import ModelSpec
 from orchestrator.spec.sections.runtime import Layers
@@ -14,7 +15,8 @@ def rotates_projection(job: JobSpec, layers: Layers) -> bool:
     """
     model, degrees = job.model, job.parallelism
     own = model.query_groups >= degrees.tensor_model_parallel_size
-    supports = "rotated_projection" in model.family.supports and model.attention.supports("rotated_projection")
+    in_family = FEATURES["rotated_projection"].goes_with(model.family)
+    supports = in_family and model.attention.supports("rotated_projection")
     is_rotated = supports and model.position_embedding_type == "rope"
     plainly = degrees.context_parallel_size == 1 and not model.keeps_scores("torch")
     able = layers == "transformer_engine" or (job.runtime.device != "cpu" and plainly)

@@ -46,11 +46,6 @@ def is_engine_installed() -> bool:
     return importlib.util.find_spec("transformer_engine") is not None
 
 
-def has_fla() -> bool:
-    """Whether the kernels of linear attention are installed; nothing is imported."""
-    return importlib.util.find_spec("fla") is not None
-
-
 def libraries_missing(job: JobSpec) -> list[str]:
     """Packages that a job's layers need and this Python lacks; nothing is imported. The family needs those of state
     space layers whichever layers a hybrid has."""

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 from orchestrator.errors import SpecError, UserError
-from orchestrator.migration.combined_flags.training import name_of_file
 from orchestrator.migration.defaults import default_of
+from orchestrator.migration.flag_groups.training import name_of_file
 from orchestrator.migration.report import WRITE_IT, FlagOutcome, Migration, Outcome, Source
 from orchestrator.spec.yaml.reader import LocatedValue, parse_yaml
 

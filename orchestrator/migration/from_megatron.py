@@ -9,9 +9,9 @@ from typing import Any
 
 from orchestrator.errors import UserError
 from orchestrator.fields.metadata import OURS, REQUIRED
-from orchestrator.migration.combined_flags import TOGETHER
-from orchestrator.migration.combined_flags.training import name_of_file
 from orchestrator.migration.defaults import default_of
+from orchestrator.migration.flag_groups import FLAG_GROUPS
+from orchestrator.migration.flag_groups.training import name_of_file
 from orchestrator.migration.flags import CommandLine, Flag
 from orchestrator.migration.flags import parse as parse_flags
 from orchestrator.migration.megatron_flags.given_flags import GivenFlags
@@ -55,7 +55,7 @@ from orchestrator.spec.schema.shape import leaf_paths
 
 _ROWS = {row.flag: row for row in ROWS}
 _WORDS: dict[str, int | None] = {**WORDS, **{row.flag: row.kind.values for row in ROWS}}
-_WORDS |= {name: count for together in TOGETHER for name, count in together.flags.items()}
+_WORDS |= {name: count for group in FLAG_GROUPS for name, count in group.flags.items()}
 _WORDS |= {old: _WORDS[new] for old, new in OLD_NAMES.items()}
 _WORDS |= {name: 0 for name in IMPLIED if name not in _WORDS}
 _SHOWN_COMMANDS = 5
@@ -224,8 +224,8 @@ def migrate_command(
         gathering.default("model.architecture", family.model.name, f"a {family.name}, by {command.family_told_by}")
     for row in ROWS:
         _read_row(gathering, row)
-    for together in TOGETHER:
-        together.read(gathering)
+    for group in FLAG_GROUPS:
+        group.read(gathering)
     for name in flags:
         if name not in gathering.settled:
             _read_unsupported(gathering, name)

@@ -9,8 +9,8 @@ from typing import Any
 from orchestrator.errors import UserError
 from orchestrator.fields.metadata import OURS, REQUIRED, NoMegatronFlag
 from orchestrator.fields.values import environment_references
-from orchestrator.migration.combined_flags import TOGETHER
 from orchestrator.migration.defaults import default_of
+from orchestrator.migration.flag_groups import FLAG_GROUPS
 from orchestrator.migration.megatron_flags.flag_writer import FlagWriter, UnwrittenField
 from orchestrator.migration.megatron_flags.ignored_flags import UNREAD
 from orchestrator.migration.megatron_flags.table import ROWS, Row
@@ -81,11 +81,11 @@ def to_megatron(job: JobSpec) -> MegatronCommand:
             writer.say_otherwise(path, "Megatron-LM's flags say both halves of a T5, and where its pipeline is cut")
     for row in ROWS:
         _write_row(writer, row)
-    for together in TOGETHER:
-        together.write(writer)
+    for group in FLAG_GROUPS:
+        group.write(writer)
     _tell_unread(writer)
     _write_launch(writer)
-    covered = {row.path for row in ROWS} | {path for together in TOGETHER for path in together.paths}
+    covered = {row.path for row in ROWS} | {path for group in FLAG_GROUPS for path in group.paths}
     covered |= {"model.architecture", "model.vision", "launch.nodes", "launch.gpus_per_node", "launch.env"}
     for path in leaf_paths():
         if "." in path and not any(path == other or path.startswith(f"{other}.") for other in covered):

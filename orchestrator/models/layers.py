@@ -15,7 +15,6 @@ from orchestrator.models.blocks.registry import (
     EXPERTS,
     GATED_DELTA_NET,
     MLP,
-    MULTI_TOKEN_PREDICTION,
     STATE_SPACE,
     attention_of,
 )
@@ -62,6 +61,16 @@ def mixers_of(model: Any) -> tuple[TokenMixer, ...]:
     return tuple(map(attentions.__getitem__, model.linear_attention_layers))
 
 
+def layer_kinds(model: Any) -> dict[str, int]:
+    """How many layers are of each kind, by its name for people; nothing for a transformer whose layers are alike."""
+    if model.family.is_hybrid:
+        names = [MIXERS[letter].name for letter in layer_pattern(model)]
+        return {mixer.name: names.count(mixer.name) for mixer in MIXERS.values() if mixer.name in names}
+    mixers = mixers_of(model)
+    kinds = (GATED_DELTA_NET, attention_of(model))
+    return {block.title: mixers.count(block) for block in kinds} if len(set(mixers)) > 1 else {}
+
+
 def blocks_of(model: Any) -> tuple[Block, ...]:
     """Its attention, and every block that is none; of these, some may be in no layer of it."""
     return (attention_of(model), *(block for block in BLOCKS if block not in ATTENTIONS))
@@ -83,23 +92,22 @@ def settings_of(blocks: Iterable[Block], model: Any, setup: LayerSetup) -> dict[
 
 
 def prediction_layers(model: Any) -> tuple[Layer, ...]:
-    """The blocks of each layer behind the last one that predicts a further token: those of that one."""
-    if not model.predicts_further:
-        return ()
-    count: int = model.mtp_num_layers
-    return ((MULTI_TOKEN_PREDICTION, *layers(model)[-1]),) * count
+    """The blocks of each layer behind the last one that predicts a further token: one that adds it, and the last
+    layer's.
+    """
+    return tuple((block, *layers(model)[-1]) for block in BLOCKS for _ in range(block.layers_behind(model)))
 
 
 def layers_differ(model: Any) -> bool:
-    """Whether each layer has keys of its own in a checkpoint, with its number: in a hybrid, and where not all are made
-    of the same blocks.
+    """Whether each layer has keys of its own in a checkpoint, with its number: in a hybrid, where not all are made of
+    the same blocks, and where the first one has a norm less.
     """
-    return bool(model.family.is_hybrid) or len(set(layers(model))) > 1
+    return bool(model.family.is_hybrid) or model.embedding_norm or len(set(layers(model))) > 1
 
 
 def matrices_of(model: Any, layer: Layer) -> tuple[Matrix, ...]:
     """The matrices of a layer, in the order in which they are computed with."""
-    return tuple(matrix for block in layer for matrix in block.matrices.matrices(model))
+    return tuple(matrix for block in layer for matrix in block.parameters.matrices(model))
 
 
 def layer_pattern(model: Any) -> str:

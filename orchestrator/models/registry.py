@@ -1,5 +1,6 @@
 """The one list of model families. `model.family` of a job leads here, and code outside this package asks for a trait of
-the family, never for its name. What a room has for each family stands in a `FamilyTable`.
+the family, never for its name. What a room has for each family stands in a `FamilyTable`; what only some of them go
+with is in `features.py`.
 """
 
 from __future__ import annotations
@@ -9,21 +10,6 @@ from typing import Final, Generic, Literal, NamedTuple, TypeVar
 
 Architecture = Literal["gpt", "bert", "t5", "mamba"]
 """The names of the families, as `model.architecture` has them."""
-Feature = Literal[
-    "adapters",
-    "context_parallelism",
-    "conversations",
-    "flash_attention",
-    "images",
-    "joined_loss",
-    "rotated_projection",
-    "task_head",
-    "tensor_overlap",
-]
-"""What a family may be combined with: low-rank adapters, sequences cut over ranks, training on conversations,
-FlashAttention 4, images among the tokens, an output layer joined with its loss, rotary positions applied by a kernel of
-our own, a head for labelled examples, and tensor parallelism that sends while it multiplies. What models may have by
-their blocks is in the rows of these (`blocks.registry.FEATURES`)."""
 Positions = Literal["rope", "learned_absolute", "alibi", "relative", "none"]
 """How positions are told apart, as `model.position_embedding_type` has it."""
 
@@ -34,8 +20,6 @@ class ModelFamily(NamedTuple):
     name: Architecture
     positions: tuple[Positions, ...]
     """What `model.position_embedding_type` may be."""
-    supports: frozenset[Feature] = frozenset()
-    """What its models may be combined with."""
     is_decoder_only: bool = False
     """Each token attends to itself and those before it, and the next one is predicted: there are scores of it."""
     is_encoder_decoder: bool = False
@@ -63,18 +47,11 @@ _OF_DECODERS: Final[tuple[Positions, ...]] = ("learned_absolute", "rope", "none"
 GPT: Final = ModelFamily(
     "gpt",
     positions=_OF_DECODERS,
-    supports=frozenset(
-        (
-            *("adapters", "context_parallelism", "conversations", "flash_attention", "images", "joined_loss"),
-            *("rotated_projection", "tensor_overlap"),
-        )
-    ),
     is_decoder_only=True,
 )
 BERT: Final = ModelFamily(
     "bert",
     positions=("learned_absolute", "rope", "none"),
-    supports=frozenset(("task_head",)),
     is_masked_lm=True,
     least_sentences=2,
     no_generation="a BERT: BERT predicts masked tokens from what stands on both sides of them, and does not continue a "

@@ -7,9 +7,9 @@ step for step; the runtime uses them before each step. Lengths in samples or tok
 `make_plan(job)` raises SpecError for errors in the vocabulary; data that is not on this machine is a note.
 `planning.blend.blend_report` is exact for what `data.samples.datasets.build_datasets` builds.
 `planning.forecast.forecast` gives memory, step time, length, GPU-hours and energy on the GPU that
-`planning.hardware.device_of` finds. `planning.verdict.judge` returns stops, warnings and what is fine, as Problems
+`planning.hardware.device_of` finds. `planning.warnings.judge` returns stops, warnings and what is fine, as Problems
 whose first path is the job's key. An assumed GPU never leads to a stop. Each problem has a `code`: its own, the name of
-its rule, or the key of `planning.verdict.WARNINGS`; programs distinguish problems only by their codes.
+its rule, or the key of `planning.warnings.WARNINGS`; programs distinguish problems only by their codes.
 `checkpoint_room` and, on this machine, `no_weights` stop a start.
 
 `planning.suggestions.remedies.remedies` returns changed jobs that keep the rules and the global batch and fit, cheapest

@@ -16,7 +16,7 @@ CHANNELS = 3
 @lru_cache
 def encoder_model(vision: VisionSpec) -> ModelSpec:
     """Its layers as a BERT's whose sequences are images. What stands before them and behind them is not said."""
-    if vision.is_native:
+    if vision.kind.keeps_shape:
         return _native_model(vision, vision.num_layers, vision.positions)
     return ModelSpec(
         architecture="bert",
@@ -38,7 +38,7 @@ def encoder_models(vision: VisionSpec) -> tuple[ModelSpec, ...]:
     """The same, a model for the layers whose patches attend to those of an image, and one, whose sequences are windows,
     for those that attend within these.
     """
-    if not vision.is_native:
+    if not vision.kind.keeps_shape:
         return (encoder_model(vision),)
     full = sum(map(vision.native.is_full, range(vision.num_layers)))
     window = min(vision.native.window_patches(vision.patch_size), vision.positions)
@@ -68,7 +68,7 @@ def projector_widths(model: ModelSpec) -> tuple[int, int, int]:
     """Inputs of the first of the two matrices behind the encoder, what is between them, and outputs of the second."""
     vision, h = model.image_encoder, model.hidden_size
     group = vision.hidden_size * vision.merge_size**2
-    return (group, group, h) if vision.is_native else (vision.hidden_size, h, h)
+    return (group, group, h) if vision.kind.keeps_shape else (vision.hidden_size, h, h)
 
 
 def encoder_job(job: JobSpec, vision: VisionSpec, model: ModelSpec | None = None) -> JobSpec:

@@ -81,6 +81,7 @@ def apply(device: Device) -> None:
     _accumulate_without_apex()
     _write_checkpoints_in_process()
     _send_before_freeing()
+    _auxiliary_losses().clear()
     vars(bert_lm_head)["LNImpl"] = Norm  # megatron-core's without apex refuses sequence parallelism
     logging.getLogger("megatron").setLevel(logging.ERROR)
 
@@ -278,12 +279,21 @@ def _file_count(state: dict[str, Any]) -> int:
     return min(_MOST_FILES, max(_LEAST_FILES, size // _FILE_BYTES))
 
 
+def _auxiliary_losses() -> dict[str, Any]:
+    """What megatron-core has added up of each, by layer of this process's first job that had it."""
+    if VERSION < (0, 18):
+        tracked: dict[str, Any] = moe_utils.get_moe_layer_wise_logging_tracker()
+    else:
+        tracked = moe_utils.get_moe_metrics_tracker().metrics
+    return tracked
+
+
 def take_auxiliary_losses() -> dict[str, torch.Tensor]:
     """Of each auxiliary loss of the experts its sum over this rank's layers and micro-batches since the last call."""
     if VERSION < (0, 18):
-        tracked = {name: entry["values"] for name, entry in moe_utils.get_moe_layer_wise_logging_tracker().items()}
+        tracked = {name: entry["values"] for name, entry in _auxiliary_losses().items()}
     else:
-        tracked = {name: entry.values for name, entry in moe_utils.get_moe_metrics_tracker().metrics.items()}
+        tracked = {name: entry.values for name, entry in _auxiliary_losses().items()}
     sums = {name: values.sum() for name, values in tracked.items()}
     for values in tracked.values():
         values.zero_()

@@ -34,7 +34,7 @@ from orchestrator.runtime.checkpointing.restoration import Restored, restore
 from orchestrator.runtime.families.registry import family_of
 from orchestrator.runtime.graphs import CapturedPasses, choose_graphs
 from orchestrator.runtime.layers.attention.flash_availability import choose_attention
-from orchestrator.runtime.layers.experts import multiply_in_one_kernel
+from orchestrator.runtime.layers.grouped_experts.transformer_engine_products import multiply_in_one_kernel
 from orchestrator.runtime.layers.layer_backend import choose_layers
 from orchestrator.runtime.layers.transformer_engine.quantization import require_products
 from orchestrator.runtime.layers.transformer_engine.tensor_overlap import begin_overlap

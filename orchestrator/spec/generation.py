@@ -11,6 +11,7 @@ from orchestrator.errors import UserError
 from orchestrator.fields.base import Section
 from orchestrator.fields.formatting import as_yaml, few, shorten
 from orchestrator.fields.values import After, Number, Positive, Seed, Size
+from orchestrator.models.layers import prediction_layers
 from orchestrator.spec.messages.suggestions import alike, closest
 from orchestrator.spec.messages.validation import in_words
 from orchestrator.spec.model import ModelSpec
@@ -129,7 +130,7 @@ def check_drafts(model: ModelSpec, count: int, label: str) -> None:
     """Raises UserError where a model has not so many layers of multi-token prediction, each of which drafts a token.
     `label`: where its weights are.
     """
-    layers = model.mtp_num_layers
+    layers = len(prediction_layers(model))
     if count and not layers:
         raise UserError(
             f"{label} holds a model without layers of multi-token prediction (model.mtp_num_layers is 0), which "

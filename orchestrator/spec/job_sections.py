@@ -9,6 +9,7 @@ from orchestrator.fields import resume
 from orchestrator.fields.base import Section
 from orchestrator.fields.metadata import AlsoCalled, HashedIfChanged, NoMegatronFlag
 from orchestrator.fields.values import Name
+from orchestrator.models.layers import prediction_layers
 from orchestrator.spec.layout.batch import BatchSpec
 from orchestrator.spec.layout.parallelism import ParallelismSpec
 from orchestrator.spec.model import ModelSpec
@@ -77,6 +78,12 @@ class JobSections(Section):
         return self.parallelism.model_parallel_size * (self.parallelism.data_parallel_size or 1)
 
     @property
+    def masks_attention(self) -> bool:
+        """Whether attention takes a mask of each micro-batch's own: of packed conversations, or of images whose tokens
+        attend to each other in both directions. Torch's attention takes it, with any layers."""
+        return self.data.packs or self.model.attends_both_ways_in_images
+
+    @property
     def processes_per_node(self) -> int:
         """Processes on each machine."""
         return self.world_size // self.launch.nodes
@@ -103,7 +110,7 @@ class JobSections(Section):
         of its own, or to predict further tokens.
         """
         model = self.model
-        return not self.has_task and (model.predicts_further or not model.untie_embeddings_and_output_weights)
+        return not self.has_task and (bool(prediction_layers(model)) or not model.untie_embeddings_and_output_weights)
 
     @property
     def weight_replicas(self) -> int:

@@ -131,6 +131,10 @@ class ModelSpec(BlockFields):
         MegatronFlag("bert-no-binary-head", only=_BERT),
     ] = True
     """BERT: also learn how the two parts of a sample are related (`data.bert_order`), and distinguish them."""
+    bert_head_bias: Annotated[
+        bool, resume.SHAPE, HashedIfChanged(), NoMegatronFlag("the dense layer of its BERT's head has a bias")
+    ] = True
+    """BERT: a bias in the dense layer between the last layer and the output layer (ModernBERT has none)."""
     num_tokentypes: Annotated[Positive | None, resume.same_or(lambda job: job.model.tokentypes, resume.SHAPE)] = None
     """BERT: token types of the embedding; by default two with the binary head, one for each part of a sample, and none
     without it."""
@@ -204,6 +208,11 @@ class ModelSpec(BlockFields):
     def has_frozen_encoder(self) -> bool:
         """Whether it has an encoder of images that is not trained."""
         return self.vision is not None and self.vision.freeze
+
+    @property
+    def attends_both_ways_in_images(self) -> bool:
+        """Whether the tokens of an image attend to each other, which a mask in every layer says."""
+        return self.vision is not None and self.vision.kind.attends_both_ways
 
     @property
     def positions(self) -> int:

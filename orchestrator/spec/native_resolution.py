@@ -8,10 +8,6 @@ from orchestrator.fields.values import Positive, Size
 
 FRAMES = 2
 """Frames of a video that a patch spans; an image is two that are alike."""
-IMAGE_PAD = "<|image_pad|>"
-"""What stands for a token of an image in the vocabulary of Qwen2.5-VL."""
-IMAGE_START, IMAGE_END = "<|vision_start|>", "<|vision_end|>"
-"""What stands around an image there."""
 ROTARY_BASE = 10000
 """Of the encoder's positions."""
 

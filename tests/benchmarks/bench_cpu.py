@@ -20,8 +20,9 @@ import sys
 import sysconfig
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from host_rows import Figure, save
 
@@ -30,6 +31,21 @@ TARGET = 0.9
 WARM_UP = 5
 SAME = 2e-5
 """How far two losses may be apart, relative: the order of sums in fp32, over some steps."""
+
+
+class Spent(NamedTuple):
+    """Seconds by the clock, and those of the processor, which other processes do not lengthen."""
+
+    seconds: float
+    processor_seconds: float
+
+    def __sub__(self, earlier: Spent) -> Spent:
+        return Spent(self.seconds - earlier.seconds, self.processor_seconds - earlier.processor_seconds)
+
+
+def spent() -> Spent:
+    """What this process has taken up to now."""
+    return Spent(time.perf_counter(), time.process_time())
 
 
 def prepare(folder: Path) -> None:
@@ -194,32 +210,33 @@ def measure(folder: Path, steps: int) -> dict[str, Any]:
         from orchestrator.runtime.loop import train
 
         plain = PlainLoop(session)
-        ours: list[float] = []
-        theirs: list[float] = []
+        ours: list[Spent] = []
+        theirs: list[Spent] = []
         losses: list[float] = []
 
         class Turns(Callback):
             """After each step of ours, one of the plain loop."""
 
             def on_start(self, session: Any) -> None:
-                self.since = time.perf_counter()
+                self.since = spent()
 
             def on_loss(self, session: Any, record: Any, loss: Any) -> None:
                 losses.append(loss.total)
 
             def on_step(self, session: Any) -> None:
-                now = time.perf_counter()
+                now = spent()
                 ours.append(now - self.since)
                 plain.step(session.data.hyperparameters.at(session.state.consumed_samples - plain_batch).lr)
-                self.since = time.perf_counter()
+                self.since = spent()
                 theirs.append(self.since - now)
 
         plain_batch = session.job.global_batch_size
         train(session, [MetricLogging(), Turns()])
         tokens = plain_batch * session.job.tokens_per_sample
         return {
-            "ours": ours[WARM_UP:],
-            "theirs": theirs[WARM_UP:],
+            "ours": [each.seconds for each in ours[WARM_UP:]],
+            "theirs": [each.seconds for each in theirs[WARM_UP:]],
+            "processor_ratio": _ratio(*([each.processor_seconds for each in way[WARM_UP:]] for way in (ours, theirs))),
             "losses": [losses, plain.losses],
             "tokens": tokens,
             "threads": torch.get_num_threads(),
@@ -227,7 +244,7 @@ def measure(folder: Path, steps: int) -> dict[str, Any]:
 
 
 def found(steps: int) -> dict[str, Any]:
-    """Measured in a folder of its own; ratio of the medians. Fails where the losses are not the same."""
+    """Measured in a folder of its own; ratios of the medians. Fails where the losses are not the same."""
     here = Path.cwd()
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
@@ -239,7 +256,12 @@ def found(steps: int) -> dict[str, Any]:
     for step, (mine, plain) in enumerate(zip(*result["losses"], strict=True)):
         assert abs(mine - plain) <= SAME * plain, f"step {step + 1}: {mine} and {plain}"
     medians = {way: statistics.median(result[way]) for way in ("ours", "theirs")}
-    return {**result, "medians": medians, "ratio": medians["theirs"] / medians["ours"], "load": os.getloadavg()[0]}
+    ratio = _ratio(result["ours"], result["theirs"])
+    return {**result, "medians": medians, "ratio": ratio, "load": os.getloadavg()[0]}
+
+
+def _ratio(ours: Sequence[float], theirs: Sequence[float]) -> float:
+    return statistics.median(theirs) / statistics.median(ours)
 
 
 def figures(result: dict[str, Any]) -> list[Figure]:

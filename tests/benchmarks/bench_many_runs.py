@@ -22,7 +22,7 @@ from pathlib import Path
 from statistics import median
 
 from baseline.packing import kept, unpack
-from browser.many import many_runs
+from support.many_runs import many_runs
 from support.pace import slowness
 
 from orchestrator.launch.runs import all_runs

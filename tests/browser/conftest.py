@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from shutil import which
@@ -20,7 +20,17 @@ import pytest
 from browser.packages import PROGRAM, what_is_missing
 from browser.reviewed import Reviewed, reviewed_in
 from browser.waiting import until
-from playwright.sync_api import Browser, ConsoleMessage, Error, Page, expect, sync_playwright
+from playwright.sync_api import (
+    Browser,
+    BrowserContext,
+    ConsoleMessage,
+    Error,
+    Page,
+    Playwright,
+    ViewportSize,
+    expect,
+    sync_playwright,
+)
 from support.commands import Commands, Going
 from support.faults import Ranks
 from support.fixtures import inject
@@ -29,6 +39,7 @@ from support.network import unchanged
 __all__ = ["inject"]
 
 HERE = Path(__file__).parent
+WINDOW: ViewportSize = {"width": 1400, "height": 1000}
 PATIENCE = 60.0
 """Seconds that a page, or something in it, may take on a machine that is busy with other things."""
 SCREENSHOTS = "ORCHESTRATOR_TEST_SCREENSHOTS"
@@ -54,52 +65,71 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.timeout(600))
 
 
-@dataclass
 class Chromium:
-    """A browser, and another one after a change of this machine's network: of that it hears when it finds the time, and
-    aborts what is being loaded then.
+    """A browser for the tests of this folder, and another one after a change of this machine's network: of that it
+    hears when it finds the time, and aborts what is being loaded then.
     """
 
-    launch: Callable[[], Browser]
-    changes: int = -1
-    browser: Browser | None = None
+    def __init__(self) -> None:
+        self._changes = -1
+        self._playwright: Playwright | None = None
+        self._browser: Browser | None = None
+        self._context: BrowserContext | None = None
 
-    def after(self, changes: int) -> Browser:
-        """The browser that was started after so many changes of the network."""
-        if self.browser is None or self.changes != changes:
+    def after(self, changes: int) -> BrowserContext:
+        """The context in which all tests have their pages: what is the same for all is loaded and compiled once. Of a
+        browser that was started after so many changes of the network.
+        """
+        if self._context is None or self._changes != changes:
             self.close()
-            self.browser, self.changes = self._launched(), changes
-        return self.browser
+            self._playwright = sync_playwright().start()
+            self._browser, self._changes = self._launched(self._playwright), changes
+            self._context = self._browser.new_context(viewport=WINDOW)
+            self._context.set_default_timeout(1000 * PATIENCE)
+            self._context.new_page()  # its process stays when other pages are closed, and what it has compiled
+        return self._context
 
-    def _launched(self) -> Browser:
+    def _launched(self, playwright: Playwright) -> Browser:
         """Chromium crashed once on a busy machine before there was a page, which says nothing of ours."""
+        program = which(PROGRAM)
         try:
-            return self.launch()
+            return playwright.chromium.launch(executable_path=program, args=_FLAGS)
         except Error as error:
             if "browser has been closed" not in str(error):
                 raise
-            return self.launch()
+            return playwright.chromium.launch(executable_path=program, args=_FLAGS)
 
     def close(self) -> None:
-        if self.browser is not None:
-            self.browser.close()
-            self.browser = None
+        if self._browser is not None:
+            self._browser.close()
+        if self._playwright is not None:
+            self._playwright.stop()
+        self._browser = self._playwright = self._context = None
 
 
-@pytest.fixture(scope="module")
-def chromium() -> Iterator[Chromium]:
-    """One browser for the tests of a file. Playwright leaves an event loop running meanwhile, which tests elsewhere may
-    not find.
-    """
+_CHROMIUM = pytest.StashKey[Chromium]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.stash[_CHROMIUM] = Chromium()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    """Playwright leaves an event loop running meanwhile, which tests elsewhere may not find."""
+    if nextitem is None or not nextitem.path.is_relative_to(HERE):
+        item.config.stash[_CHROMIUM].close()
+
+
+@pytest.fixture(scope="session")
+def chromium(pytestconfig: pytest.Config) -> Chromium:
+    """The browser, where there can be one."""
     if reason := what_is_missing():
         if os.environ.get("ORCHESTRATOR_TEST_BROWSER") == "required":
             pytest.fail(f"ORCHESTRATOR_TEST_BROWSER=required: {reason}")
         pytest.skip(reason)
     expect.set_options(timeout=1000 * PATIENCE)
-    with sync_playwright() as playwright:
-        made = Chromium(lambda: playwright.chromium.launch(executable_path=which(PROGRAM), args=_FLAGS))
-        yield made
-        made.close()
+    return pytestconfig.stash[_CHROMIUM]
 
 
 @pytest.fixture(scope="session")
@@ -173,6 +203,14 @@ def dashboards(dashboard_commands: Commands, ranks: Ranks) -> Iterator[Dashboard
     made.end()
 
 
+@pytest.fixture(scope="session")
+def reviewing(dashboard_commands: Commands, ranks: Ranks, reviewed: Reviewed) -> Iterator[Dashboard]:
+    """A dashboard of the runs, as it is by default."""
+    started = Dashboards(dashboard_commands, ranks.for_commands())
+    yield started.start(reviewed.runs_dir)
+    started.end()
+
+
 @dataclass
 class Visitor:
     """A person at a page. `problems`: what the browser's console and the page's scripts complained of."""
@@ -214,6 +252,11 @@ class Visitor:
         self.folder.mkdir(parents=True, exist_ok=True)
         self.page.screenshot(path=self.folder / f"{name}.png", full_page=True)
 
+    def forget(self) -> None:
+        """What the page has stored in the browser."""
+        if self.page.url.startswith("http"):
+            self.page.evaluate("localStorage.clear()")
+
     def listen(self) -> None:
         """Hear what goes wrong from now on."""
 
@@ -226,21 +269,22 @@ class Visitor:
 
 
 @pytest.fixture
-def browser(chromium: Chromium, shared_folder: Path) -> Iterator[Browser]:
-    """The browser, while this machine's network stays as it is."""
+def context(chromium: Chromium, shared_folder: Path) -> Iterator[BrowserContext]:
+    """The browser's context, while this machine's network stays as it is, without what earlier tests left in it."""
     with unchanged(shared_folder) as changes:
-        yield chromium.after(changes)
+        found = chromium.after(changes)
+        yield found
+        found.clear_cookies()
 
 
 @pytest.fixture
-def visitor(browser: Browser, request: pytest.FixtureRequest) -> Iterator[Visitor]:
+def visitor(context: BrowserContext, request: pytest.FixtureRequest) -> Iterator[Visitor]:
     """A person with a large window; `visitor.page.set_viewport_size` makes it that of a phone."""
     kept = os.environ.get(SCREENSHOTS)
     folder = Path(kept) / re.sub(r"\W+", "-", request.node.name) if kept else None
-    context = browser.new_context(viewport={"width": 1400, "height": 1000})
-    context.set_default_timeout(1000 * PATIENCE)
     made = Visitor(context.new_page(), folder)
     made.listen()
     yield made
-    context.close()
+    made.forget()
+    made.page.close()
     assert made.problems == []

@@ -5,7 +5,6 @@ Made once for all tests of a session and all its processes. Whoever changes some
 
 from __future__ import annotations
 
-import fcntl
 import shutil
 import signal
 import sys
@@ -22,6 +21,7 @@ from support.event_log import append_event, append_to_ledger
 from support.faults import Ranks, wait_for_step
 from support.fixtures import tokenized
 from support.held import HOLD, hold_at
+from support.made_once import made_once
 from support.ranks import Started
 from support.training import four_layer_job, layout, logs
 
@@ -218,18 +218,10 @@ def see_through(ranks: Ranks, run: RunDir, job: JobSpec, launch_id: str, cause: 
 
 def reviewed_in(folder: Path, ranks: Ranks) -> Reviewed:
     """The runs in a folder, which are made where another process has not made them."""
-    folder.mkdir(exist_ok=True)
-    with open(folder / ".lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        whole = folder / "whole"
-        if not whole.exists():
-            shutil.rmtree(folder / "runs", ignore_errors=True)
-            _make(folder, ranks)
-            whole.touch()
-    return Reviewed(folder, ranks)
+    return Reviewed(made_once(folder, partial(_make, ranks)), ranks)
 
 
-def _make(folder: Path, ranks: Ranks) -> None:
+def _make(ranks: Ranks, folder: Path) -> None:
     (folder / "runs").mkdir()
     makers = (_completed, _resumed, _diverged, _broken, _changed)
     _all_of([*(partial(maker, folder, ranks) for maker in makers), *_planned_cells(folder, ranks)])

@@ -60,16 +60,15 @@ def mark_of(dashboard: Dashboard, run: RunDir) -> str:
     return found.group(1)
 
 
-def test_without_leave_nothing_can_be_done(visitor: Visitor, dashboards: Dashboards, reviewed: Reviewed) -> None:
-    dashboard = dashboards.start(reviewed.runs_dir)
+def test_without_leave_nothing_can_be_done(visitor: Visitor, reviewing: Dashboard, reviewed: Reviewed) -> None:
     run = reviewed.diverged
-    page = visitor(f"{dashboard.address}/runs/{run.name}/{run.run_id}")
+    page = visitor(f"{reviewing.address}/runs/{run.name}/{run.run_id}")
     expect(page.get_by_role("heading", level=1)).to_be_visible()
     assert page.get_by_role("link", name="Resume").count() == 0
     assert page.locator("form[method=post]").count() == 0
     for path in (address_of(run, "resume"), "/sweeps/rates/actions/retry"):
         for method in ("GET", "POST"):
-            status, text, _ = answer(dashboard, method, path)
+            status, text, _ = answer(reviewing, method, path)
             assert status == 403
             assert "start it with --allow-actions" in text
     assert len(events(run, "launched")) == 1

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from browser.conftest import Dashboards, Visitor
-from browser.reviewed import Reviewed
+from browser.conftest import Dashboard, Visitor
 from browser.waiting import until
 from support.faults import wait_until
 
 
-def test_what_was_taken(dashboards: Dashboards, visitor: Visitor, reviewed: Reviewed) -> None:
-    page = visitor(f"{dashboards.start(reviewed.runs_dir).address}/cluster")
+def test_what_was_taken(reviewing: Dashboard, visitor: Visitor) -> None:
+    page = visitor(f"{reviewing.address}/cluster")
     page.get_by_text("14 completed").wait_for()  # three jobs and eleven cells
     assert page.get_by_text("3 failed").is_visible()
     assert page.get_by_text("0 GPUs are in use by 0 runs").is_visible()

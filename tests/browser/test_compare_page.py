@@ -6,7 +6,6 @@ import re
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
-import pytest
 from browser.conftest import Dashboard, Dashboards, Visitor
 from browser.reviewed import FAILED_CELL, Reviewed
 from playwright.sync_api import Page, expect
@@ -36,15 +35,9 @@ def colours(page: Page, chart: str) -> list[str]:
     return [str(line.evaluate("line => line.style.stroke")) for line in lines.all()]
 
 
-@pytest.fixture(scope="module")
-def shown(dashboards: Dashboards, reviewed: Reviewed) -> Dashboard:
-    """A dashboard of the runs as they are."""
-    return dashboards.start(reviewed.runs_dir)
-
-
-def test_two_cells_and_only_what_differs(shown: Dashboard, visitor: Visitor, reviewed: Reviewed) -> None:
+def test_two_cells_and_only_what_differs(reviewing: Dashboard, visitor: Visitor, reviewed: Reviewed) -> None:
     cells = [reviewed.cell("lr=3e-4,gbs=8"), reviewed.cell("lr=3e-3,gbs=8")]
-    page = visitor(shown.address + address(*cells))
+    page = visitor(reviewing.address + address(*cells))
     assert legend(page, "Loss") == ["lr=0.0003", "lr=0.003"]
     assert legend(page, "Learning rate") == ["lr=0.0003", "lr=0.003"]
     assert colours(page, "Loss") == colours(page, "Learning rate")
@@ -61,8 +54,8 @@ def test_two_cells_and_only_what_differs(shown: Dashboard, visitor: Visitor, rev
     visitor.photograph("compare-phone-dark")
 
 
-def test_runs_are_added_and_removed(shown: Dashboard, visitor: Visitor, reviewed: Reviewed) -> None:
-    page = visitor(shown.address + "/compare")
+def test_runs_are_added_and_removed(reviewing: Dashboard, visitor: Visitor, reviewed: Reviewed) -> None:
+    page = visitor(reviewing.address + "/compare")
     search = page.get_by_role("searchbox", name="Find")
     for run in (reviewed.completed, reviewed.changed):
         page.wait_for_selector("#offered")
@@ -78,8 +71,8 @@ def test_runs_are_added_and_removed(shown: Dashboard, visitor: Visitor, reviewed
     expect(page.get_by_role("main")).to_contain_text("Add a run to compare this one with.")
 
 
-def test_what_is_drawn_is_in_the_address(shown: Dashboard, visitor: Visitor, reviewed: Reviewed) -> None:
-    page = visitor(shown.address + address(reviewed.resumed, reviewed.changed))
+def test_what_is_drawn_is_in_the_address(reviewing: Dashboard, visitor: Visitor, reviewed: Reviewed) -> None:
+    page = visitor(reviewing.address + address(reviewed.resumed, reviewed.changed))
     legend(page, "Loss")
     page.get_by_label("x axis").select_option("tokens")
     page.get_by_label("log scale").check()

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from browser.conftest import Dashboards, Visitor
+from browser.conftest import Dashboard, Visitor
 from browser.reviewed import Reviewed
 from browser.waiting import until
 
 
-def test_the_sources_of_a_run(dashboards: Dashboards, visitor: Visitor, reviewed: Reviewed) -> None:
+def test_the_sources_of_a_run(reviewing: Dashboard, visitor: Visitor, reviewed: Reviewed) -> None:
     run = reviewed.completed
-    page = visitor(f"{dashboards.start(reviewed.runs_dir).address}/runs/small/{run.run_id}/data")
+    page = visitor(f"{reviewing.address}/runs/small/{run.run_id}/data")
     # 60 steps of 8 samples, three of four from the first source.
     cells = page.get_by_role("row").filter(has_text="json").get_by_role("cell").all_inner_texts()
     assert cells[:2] == ["3", "75.0 %"]

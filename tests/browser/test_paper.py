@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from browser.conftest import Dashboard, Dashboards, Visitor
+from browser.conftest import Dashboard, Visitor
 from browser.reviewed import SWEEP, Reviewed
 from browser.waiting import until
 
@@ -20,11 +20,6 @@ CUT = """() => [...document.querySelectorAll("main *:not(.hidden):not(.chart *)"
     return place.width > 0 && look.display !== "inline" && (place.right > innerWidth + 1 || hides);
 }).map((each) => each.outerHTML.slice(0, 120))"""
 TO_PRESS = "nav a:not(.sections a[aria-current], .chips a), button, .button, input, select, .toggle"
-
-
-@pytest.fixture(scope="module")
-def shown(dashboards: Dashboards, reviewed: Reviewed) -> Dashboard:
-    return dashboards.start(reviewed.runs_dir)
 
 
 def of(run: RunDir, section: str = "") -> str:
@@ -53,10 +48,10 @@ PAGES: dict[str, Callable[[Reviewed], str]] = {
 
 
 @pytest.mark.parametrize("name", PAGES)
-def test_a_page_on_paper(name: str, shown: Dashboard, visitor: Visitor, reviewed: Reviewed) -> None:
+def test_a_page_on_paper(name: str, reviewing: Dashboard, visitor: Visitor, reviewed: Reviewed) -> None:
     page = visitor.page
     page.emulate_media(color_scheme="dark")
-    visitor(shown.page(PAGES[name](reviewed)))
+    visitor(reviewing.page(PAGES[name](reviewed)))
     page.wait_for_load_state("networkidle")
     page.emulate_media(media="print", color_scheme="dark")
     page.set_viewport_size({"width": ACROSS if page.locator(".broad").count() else UPRIGHT, "height": 900})
@@ -73,10 +68,10 @@ def test_a_page_on_paper(name: str, shown: Dashboard, visitor: Visitor, reviewed
     visitor.photograph(name)
 
 
-def test_a_page_that_was_printed_is_as_before(shown: Dashboard, visitor: Visitor, reviewed: Reviewed) -> None:
+def test_a_page_that_was_printed_is_as_before(reviewing: Dashboard, visitor: Visitor, reviewed: Reviewed) -> None:
     page = visitor.page
     page.emulate_media(color_scheme="dark")
-    visitor(shown.page(of(reviewed.resumed)))
+    visitor(reviewing.page(of(reviewed.resumed)))
     page.wait_for_selector(".chart .main-svg")
     wide = "document.querySelector('.chart .main-svg').getBoundingClientRect().width"
     before = page.evaluate(wide)
@@ -85,14 +80,16 @@ def test_a_page_that_was_printed_is_as_before(shown: Dashboard, visitor: Visitor
     assert page.evaluate("document.documentElement.dataset.theme") is None
     ink = "getComputedStyle(document.querySelector('.chart .gtitle')).fill"
     assert page.evaluate(ink) == page.evaluate("getComputedStyle(document.body).color")
-    visitor(shown.page("/"))
+    visitor(reviewing.page("/"))
     assert page.pdf(prefer_css_page_size=True).count(b"/MediaBox [0 0 792 612]") == 1, "a broad table lies across"
 
 
-def test_a_figure_that_cannot_be_had_leaves_the_others(shown: Dashboard, visitor: Visitor, reviewed: Reviewed) -> None:
+def test_a_figure_that_cannot_be_had_leaves_the_others(
+    reviewing: Dashboard, visitor: Visitor, reviewed: Reviewed
+) -> None:
     page = visitor.page
     page.set_viewport_size({"width": 900, "height": 300})
-    visitor(shown.page(of(reviewed.resumed)))
+    visitor(reviewing.page(of(reviewed.resumed)))
     page.wait_for_selector(".chart .main-svg")
     unseen = page.locator("[data-figure]:not(:has(.main-svg))")
     lost, missing = unseen.first.get_attribute("data-figure"), unseen.count()

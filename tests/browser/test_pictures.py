@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from xml.etree import ElementTree
 
-from browser.conftest import Dashboards, Visitor
+from browser.conftest import Dashboard, Visitor
 from browser.reviewed import Reviewed
 from browser.waiting import until
 
@@ -13,12 +13,10 @@ DRAW = (Path(__file__).parents[2] / "scripts" / "page_to_svg.js").read_text()
 SVG = "{http://www.w3.org/2000/svg}"
 
 
-def test_a_page_is_drawn_with_its_words_and_curves(
-    dashboards: Dashboards, reviewed: Reviewed, visitor: Visitor
-) -> None:
+def test_a_page_is_drawn_with_its_words_and_curves(reviewing: Dashboard, reviewed: Reviewed, visitor: Visitor) -> None:
     run = reviewed.completed
     visitor.page.set_viewport_size({"width": 1400, "height": 5000})  # what is in sight is drawn
-    page = visitor(dashboards.start(reviewed.runs_dir).page(f"/runs/{run.name}/{run.run_id}"))
+    page = visitor(reviewing.page(f"/runs/{run.name}/{run.run_id}"))
     until(page, "[...document.querySelectorAll('.chart')].every(each => each.querySelector('.main-svg'))")
     drawn = ElementTree.fromstring(page.evaluate(DRAW, ["body", 2000]))
     assert drawn.get("viewBox", "").endswith(f" {drawn.get('height')}")

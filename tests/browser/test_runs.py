@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import pytest
 from browser.conftest import Dashboard, Dashboards, Visitor
 from browser.reviewed import Reviewed
 from browser.waiting import until
@@ -15,11 +14,6 @@ from support.training import tiny_job
 from orchestrator.dashboard.rendering import NOTHING
 
 PHONE = ViewportSize(width=390, height=844)
-
-
-@pytest.fixture(scope="module")
-def dashboard(dashboards: Dashboards, reviewed: Reviewed) -> Dashboard:
-    return dashboards.start(reviewed.runs_dir)
 
 
 def rows(page: Page) -> list[str]:
@@ -39,8 +33,8 @@ def opened(visitor: Visitor, dashboard: Dashboard, query: str = "") -> Page:
     return page
 
 
-def test_all_runs_and_a_sweep_in_one_row(visitor: Visitor, dashboard: Dashboard, reviewed: Reviewed) -> None:
-    page = opened(visitor, dashboard)
+def test_all_runs_and_a_sweep_in_one_row(visitor: Visitor, reviewing: Dashboard, reviewed: Reviewed) -> None:
+    page = opened(visitor, reviewing)
     assert sorted(jobs(page)) == ["broken", "changed", "diverged", "rates", "resumed", "small"]
     sweep = page.locator("tr.sweep")
     expect(sweep).to_contain_text("12 cells")
@@ -72,8 +66,8 @@ def test_all_runs_and_a_sweep_in_one_row(visitor: Visitor, dashboard: Dashboard,
     visitor.photograph("runs-phone")
 
 
-def test_filters_chips_and_their_address(visitor: Visitor, dashboard: Dashboard) -> None:
-    page = opened(visitor, dashboard)
+def test_filters_chips_and_their_address(visitor: Visitor, reviewing: Dashboard) -> None:
+    page = opened(visitor, reviewing)
     page.get_by_role("searchbox").press_sequentially("optimizer.lr>=1e-2 cells")
     page.get_by_role("searchbox").fill("optimizer.lr>=1e-2 -cause:nan")
     expect(page.locator("tr.sweep")).to_contain_text("3 cells")
@@ -84,15 +78,15 @@ def test_filters_chips_and_their_address(visitor: Visitor, dashboard: Dashboard)
     expect(page.get_by_role("searchbox")).to_have_value("optimizer.lr>=1e-2 -cause:nan")
     page.reload()
     expect(page.locator("tr.sweep")).to_contain_text("1 cell")
-    visitor(f"{dashboard.address}/?q=optimiser.lr%3E1")
+    visitor(f"{reviewing.address}/?q=optimiser.lr%3E1")
     expect(page.get_by_role("alert")).to_have_text("there is no field optimiser.lr: did you mean optimizer.lr?")
     expect(page.locator("table.runs tbody tr")).to_have_count(6)
-    visitor(f"{dashboard.address}/?q=%3Cscript%3E")
+    visitor(f"{reviewing.address}/?q=%3Cscript%3E")
     expect(page.get_by_text("No matching runs.")).to_be_visible()
 
 
-def test_order_by_a_column(visitor: Visitor, dashboard: Dashboard) -> None:
-    page = opened(visitor, dashboard, "?cells=all")
+def test_order_by_a_column(visitor: Visitor, reviewing: Dashboard) -> None:
+    page = opened(visitor, reviewing, "?cells=all")
     header = page.get_by_role("columnheader", name="Loss", exact=True)
     header.get_by_role("link").click()
     expect(header).to_have_attribute("aria-sort", "ascending")
@@ -108,8 +102,8 @@ def test_order_by_a_column(visitor: Visitor, dashboard: Dashboard) -> None:
         expect(page.locator("table.runs tbody tr")).to_have_count(17)
 
 
-def test_selected_runs_are_compared(visitor: Visitor, dashboard: Dashboard, reviewed: Reviewed) -> None:
-    page = opened(visitor, dashboard)
+def test_selected_runs_are_compared(visitor: Visitor, reviewing: Dashboard, reviewed: Reviewed) -> None:
+    page = opened(visitor, reviewing)
     keys = [f"{run.name}/{run.run_id}" for run in (reviewed.completed, reviewed.changed)]
     page.get_by_label(f"Select {keys[0]}").check()
     page.get_by_role("link", name="completed 14").click()

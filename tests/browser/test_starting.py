@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 import pytest
 from browser.conftest import Dashboard, Dashboards, Visitor
@@ -117,7 +116,6 @@ def test_what_cannot_be_started(acting: Dashboard, own: Reviewed, fields: dict[s
     assert len(all_runs(own.runs_dir)) == before
 
 
-def test_who_may_only_look(dashboards: Dashboards, reviewed: Reviewed, tmp_path: Path) -> None:
-    reading = dashboards.start(reviewed.runs_dir)
+def test_who_may_only_look(reviewing: Dashboard) -> None:
     for method, path in (("GET", "/start"), ("POST", "/start"), ("POST", "/start/now")):
-        assert answer(reading, method, path)[0] == 403
+        assert answer(reviewing, method, path)[0] == 403

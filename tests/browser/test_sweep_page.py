@@ -6,7 +6,6 @@ import re
 from dataclasses import asdict
 from pathlib import Path
 
-import pytest
 from browser.conftest import Dashboard, Dashboards, Visitor
 from browser.reviewed import FAILED_CELL, SWEEP, Reviewed
 from playwright.sync_api import expect
@@ -18,14 +17,8 @@ from orchestrator.sweeps.states import cell_statuses, ranked
 METRIC = "validation/loss"
 
 
-@pytest.fixture(scope="module")
-def shown(dashboards: Dashboards, reviewed: Reviewed) -> Dashboard:
-    """A dashboard of the runs as they are."""
-    return dashboards.start(reviewed.runs_dir)
-
-
-def test_twelve_cells(shown: Dashboard, visitor: Visitor, reviewed: Reviewed) -> None:
-    page = visitor(shown.address + "/sweeps")
+def test_twelve_cells(reviewing: Dashboard, visitor: Visitor, reviewed: Reviewed) -> None:
+    page = visitor(reviewing.address + "/sweeps")
     expect(page.get_by_role("row", name=re.compile(SWEEP))).to_contain_text("11 completed")
     visitor.photograph("sweeps")
     page.get_by_role("link", name=SWEEP).click()
@@ -58,8 +51,8 @@ def test_twelve_cells(shown: Dashboard, visitor: Visitor, reviewed: Reviewed) ->
     assert len(page.locator("#compared tbody tr").all()) == 5
 
 
-def test_another_metric_and_other_axes_are_in_the_address(shown: Dashboard, visitor: Visitor) -> None:
-    page = visitor(f"{shown.address}/sweeps/{SWEEP}")
+def test_another_metric_and_other_axes_are_in_the_address(reviewing: Dashboard, visitor: Visitor) -> None:
+    page = visitor(f"{reviewing.address}/sweeps/{SWEEP}")
     page.get_by_label("compared by").select_option("throughput/tokens_per_second")
     page.get_by_label("across").select_option("batch.global_batch_size")
     page.wait_for_url(re.compile("metric=throughput.*x=batch"))

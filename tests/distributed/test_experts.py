@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import pytest
 from support.counting import COUNTED
 from support.faults import Ranks
+from support.trained_together import TrainedTogether, selected
 from support.trained_weights import weights_apart
 from support.training import events, largest_difference, layout, losses, make_run, tiny_job, values
 
@@ -96,12 +97,6 @@ LAYOUTS = {
 }
 
 
-@pytest.fixture(scope="module")
-def reference(ranks: Ranks, tmp_path_factory: pytest.TempPathFactory) -> RunDir:
-    job = experts_job("one")
-    return ranks.must_train(make_run(tmp_path_factory.mktemp("reference"), job), job)
-
-
 LOAD_LOSSES = [f"train/moe/{kind}load_balancing_loss" for kind in ("", "seq_", "global_")]
 METRICS = {
     "train/loss": 1e-5,
@@ -109,25 +104,6 @@ METRICS = {
     "train/moe/load_balancing_loss": 1e-5,
     "train/moe/z_loss": 1e-5,
 }
-
-
-@pytest.mark.parametrize("name", LAYOUTS)
-def test_layout(name: str, ranks: Ranks, reference: RunDir, tmp_path: Path) -> None:
-    case = LAYOUTS[name]
-    model = {"moe_token_dispatcher_type": case.dispatcher}
-    job = experts_job(name, model, runtime=case.runtime, **case.degrees)
-    run = ranks.must_train(make_run(tmp_path, job), job)
-    for metric, tolerance in METRICS.items():
-        assert largest_difference(values(reference, metric), values(run, metric)) < tolerance, metric
-    assert weights_apart(reference, run) == {}
-
-
-def test_balance_is_measured(reference: RunDir) -> None:
-    """Both are averages over layers, micro-batches and replicas, without their weights: 1 would be perfectly even, and
-    ln(4)² is what four equal logits near 0 have.
-    """
-    assert 0.99 < values(reference, "train/moe/load_balancing_loss")[1] < 1.5
-    assert 1.8 < values(reference, "train/moe/z_loss")[1] < 2.1
 
 
 VARIANTS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
@@ -172,20 +148,64 @@ VARIANTS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize("name", VARIANTS)
-def test_variant(name: str, ranks: Ranks, tmp_path: Path) -> None:
+def variant_jobs(name: str) -> dict[tuple[str, ...], JobSpec]:
+    """A variant in one process and spread over ranks."""
     model, degrees = VARIANTS[name]
     # Of a global batch, so that each replica has one micro-batch: the whole batch is balanced at once.
     whole = "global_aux_loss" in model.get("moe_router_load_balancing_type", "")
     sizes = [8, 8 // degrees["dp"]] if whole else [2, 2]
-    first = experts_job("one", model, micro_batch_size=sizes[0])
-    second = experts_job("spread", model, **{"micro_batch_size": sizes[1], **degrees})
-    alone, spread = (ranks.must_train(make_run(tmp_path, job), job) for job in (first, second))
+    return {
+        (name, "one"): experts_job("one", model, micro_batch_size=sizes[0]),
+        (name, "spread"): experts_job("spread", model, **{"micro_batch_size": sizes[1], **degrees}),
+    }
+
+
+Trained = TrainedTogether[tuple[str, ...]]
+
+
+@pytest.fixture(scope="module")
+def trained(request: pytest.FixtureRequest, ranks: Ranks, tmp_path_factory: pytest.TempPathFactory) -> Trained:
+    """The reference, each layout's run and the two of each variant."""
+    jobs: dict[tuple[str, ...], JobSpec] = {("reference",): experts_job("one")}
+    for name in selected(request, "name"):
+        if name in VARIANTS:
+            jobs |= variant_jobs(name)
+        if name in LAYOUTS:
+            case = LAYOUTS[name]
+            model = {"moe_token_dispatcher_type": case.dispatcher}
+            jobs[(name,)] = experts_job(name, model, runtime=case.runtime, **case.degrees)
+    return TrainedTogether(ranks, tmp_path_factory.mktemp("experts"), jobs)
+
+
+@pytest.fixture(scope="module")
+def reference(trained: Trained) -> RunDir:
+    return trained["reference",]
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_layout(name: str, trained: Trained, reference: RunDir) -> None:
+    run = trained[name,]
+    for metric, tolerance in METRICS.items():
+        assert largest_difference(values(reference, metric), values(run, metric)) < tolerance, metric
+    assert weights_apart(reference, run) == {}
+
+
+def test_balance_is_measured(reference: RunDir) -> None:
+    """Both are averages over layers, micro-batches and replicas, without their weights: 1 would be perfectly even, and
+    ln(4)² is what four equal logits near 0 have.
+    """
+    assert 0.99 < values(reference, "train/moe/load_balancing_loss")[1] < 1.5
+    assert 1.8 < values(reference, "train/moe/z_loss")[1] < 2.1
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_variant(name: str, trained: Trained) -> None:
+    alone, spread = trained[name, "one"], trained[name, "spread"]
     assert largest_difference(losses(alone), losses(spread)) < 1e-5
-    measured = [name for name in LOAD_LOSSES if values(alone, name)]
-    assert len(measured) == len(first.model.auxiliary_losses)
-    for name in measured:
-        assert largest_difference(values(alone, name), values(spread, name)) < 1e-5, name
+    measured = [metric for metric in LOAD_LOSSES if values(alone, metric)]
+    assert len(measured) == len(variant_jobs(name)[name, "one"].model.auxiliary_losses)
+    for metric in measured:
+        assert largest_difference(values(alone, metric), values(spread, metric)) < 1e-5, metric
     assert weights_apart(alone, spread) == {}
 
 

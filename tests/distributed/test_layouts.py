@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from support.faults import UNSAVED, Ranks
+from support.trained_together import TrainedTogether, selected
 from support.trained_weights import weights_apart
 from support.training import events, largest_difference, layout, losses, make_run, tiny_job, values
 
@@ -100,15 +101,24 @@ SPLITS: dict[str, dict[str, Any]] = {
 """How a variant is spread over ranks where that matters to it: a window over chunks, layers counted over stages."""
 
 
+@pytest.fixture(scope="module")
+def trained(
+    request: pytest.FixtureRequest, ranks: Ranks, tmp_path_factory: pytest.TempPathFactory
+) -> TrainedTogether[tuple[str, str]]:
+    """Each variant at one rank and at two or more."""
+    jobs = {}
+    for name in selected(request, "name"):
+        split = SPLITS.get(name, layout(tp=2, sequence_parallel=True))
+        for place, parallelism in (("one", {}), ("two", split)):
+            sections = {"batch": {"micro_batch_size": 4}, "schedule": {"train_iters": 4}}
+            jobs[name, place] = tiny_job(place, model=VARIANTS[name], parallelism=parallelism, **sections)
+    return TrainedTogether(ranks, tmp_path_factory.mktemp("variants"), jobs)
+
+
 @pytest.mark.parametrize("name", VARIANTS)
-def test_architecture(name: str, ranks: Ranks, tmp_path: Path) -> None:
+def test_architecture(name: str, trained: TrainedTogether[tuple[str, str]]) -> None:
     """Each variant at one rank and under TP=2 with sequence parallelism; multi-query shares its one group."""
-    split = SPLITS.get(name, layout(tp=2, sequence_parallel=True))
-    runs = []
-    for place, parallelism in (("one", {}), ("two", split)):
-        sections = {"batch": {"micro_batch_size": 4}, "schedule": {"train_iters": 4}}
-        job = tiny_job(place, model=VARIANTS[name], parallelism=parallelism, **sections)
-        runs.append(ranks.must_train(make_run(tmp_path, job), job))
+    runs = [trained[name, place] for place in ("one", "two")]
     assert largest_difference(*map(losses, runs)) < 1e-5
     assert weights_apart(*runs) == {}
 

@@ -3,42 +3,45 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
 from pathlib import Path
 
 import pytest
 from support.examples import write_race
 from support.faults import UNSAVED, Ranks
-from support.matrix import CELLS, LAYOUTS, REFUSED, STEPS, TOLERANCE, Cell, matrix_job
+from support.matrix import CELLS, LAYOUTS, REFUSED, STEPS, TOLERANCE, Cell, Training, matrix_job
+from support.trained_together import TrainedTogether, selected
 from support.trained_weights import weights_apart
-from support.training import events, largest_difference, losses, make_run, values
+from support.training import events, largest_difference, losses, values
 
 from orchestrator.errors import SpecError
 from orchestrator.planning.parameters import parameters
 from orchestrator.planning.vocabulary import vocabulary
 from orchestrator.run_directory.rundir import RunDir, read_lines
 
-pytestmark = [pytest.mark.distributed, pytest.mark.slow("each cell trains on real ranks")]
+pytestmark = [
+    pytest.mark.distributed,
+    pytest.mark.slow("each cell trains on real ranks"),
+    pytest.mark.timeout(1200),  # the first cell of a number of ranks trains all
+]
 
-Reference = Callable[[str, str, int, int], RunDir]
+Trained = Callable[[Training], RunDir]
 
 
 @pytest.fixture(scope="module")
-def reference(ranks: Ranks, real_sentences: str, tmp_path_factory: pytest.TempPathFactory) -> Reference:
-    """One process's run of a family in a precision, with so many layers and micro-batches of such a size."""
+def trained(
+    request: pytest.FixtureRequest, ranks: Ranks, real_sentences: str, tmp_path_factory: pytest.TempPathFactory
+) -> Trained:
+    """trained(training) -> its run."""
     write_race(Path(f"{real_sentences}-race"), 12)
-
-    @cache
-    def trained(family: str, dtype: str, num_layers: int, micro_batch_size: int) -> RunDir:
-        job = matrix_job(family, dtype, real_sentences, {}, num_layers, micro_batch_size)
-        return ranks.must_train(make_run(tmp_path_factory.mktemp("reference"), job), job, inject=unless_compared(dtype))
-
-    return trained
-
-
-def unless_compared(dtype: str) -> Path | None:
-    """Weights are compared in fp32 alone."""
-    return None if dtype == "fp32" else UNSAVED
+    cells: list[Cell] = selected(request, "cell")
+    needed: list[Training] = selected(request, "training")
+    needed += [training for cell in cells for training in (cell.training, cell.reference)]
+    together = {}
+    for dtype in TOLERANCE:
+        jobs = {training: training.job(real_sentences) for training in needed if training.dtype == dtype}
+        inject = None if dtype == "fp32" else UNSAVED  # weights are compared in fp32 alone
+        together[dtype] = TrainedTogether(ranks, tmp_path_factory.mktemp(dtype), jobs, inject)
+    return lambda training: together[training.dtype][training]
 
 
 def compared(run: RunDir) -> list[str]:
@@ -53,11 +56,8 @@ WITHOUT_GRADIENT = "task_head.bias"
 
 
 @pytest.mark.parametrize("cell", CELLS, ids=lambda cell: cell.name)
-def test_cell(cell: Cell, ranks: Ranks, reference: Reference, real_sentences: str, tmp_path: Path) -> None:
-    sizes = cell.num_layers, cell.micro_batch_size
-    job = matrix_job(cell.family, cell.dtype, real_sentences, LAYOUTS[cell.layout], *sizes)
-    run = ranks.must_train(make_run(tmp_path, job), job, inject=unless_compared(cell.dtype))
-    alone = reference(cell.family, cell.dtype, *sizes)
+def test_cell(cell: Cell, trained: Trained, real_sentences: str) -> None:
+    job, run, alone = cell.training.job(real_sentences), trained(cell.training), trained(cell.reference)
     assert list(losses(run)) == list(range(1, STEPS + 1))
     for name in compared(alone):
         tolerance = TOLERANCE[cell.dtype] * (10 if name == "train/grad_norm" else 1)
@@ -78,9 +78,18 @@ def test_refused_cell(family: str, name: str) -> None:
     assert all(each.hint for each in problems)
 
 
-def test_references_start_where_chance_is(reference: Reference) -> None:
+@pytest.mark.parametrize(
+    ("training", "name", "least", "most"),
+    [
+        (Training("gpt", None, "fp32", 2, 4), "train/loss", 5.4, 5.7),
+        (Training("bert", None, "fp32", 2, 4), "train/loss/lm", 5.5, 6.1),
+        (Training("t5", None, "fp32", 2, 4), "train/loss", 5.5, 6.5),
+        (Training("race", None, "fp32", 2, 2), "train/loss", 1.3, 1.5),  # ln(4) = 1.39
+    ],
+    ids=lambda value: value.family if isinstance(value, Training) else "",
+)
+def test_references_start_where_chance_is(
+    training: Training, name: str, least: float, most: float, trained: Trained
+) -> None:
     """ln of the vocabulary: the losses that cells are compared with are those of a network that predicts something."""
-    assert 5.4 < losses(reference("gpt", "fp32", 2, 4))[1] < 5.7
-    assert 5.5 < values(reference("bert", "fp32", 2, 4), "train/loss/lm")[1] < 6.1
-    assert 5.5 < losses(reference("t5", "fp32", 2, 4))[1] < 6.5
-    assert 1.3 < losses(reference("race", "fp32", 2, 4))[1] < 1.5, "ln(4) = 1.39"
+    assert least < values(trained(training), name)[1] < most

@@ -10,7 +10,8 @@ from parity.kinds import KINDS, write_data
 from parity.records import curves, steps_of
 from support.commands import Commands
 from support.faults import UNSAVED, Ranks
-from support.training import largest_difference, make_run, values
+from support.trained_together import TrainedTogether, selected
+from support.training import largest_difference, values
 
 from orchestrator.migration.from_megatron import migrate_script
 from orchestrator.migration.yaml_writer import job_text
@@ -31,19 +32,26 @@ def folder(tmp_path_factory: pytest.TempPathFactory, commands: Commands) -> Path
     return folder
 
 
+@pytest.fixture(scope="module")
+def trained(
+    request: pytest.FixtureRequest, ranks: Ranks, folder: Path, tmp_path_factory: pytest.TempPathFactory
+) -> TrainedTogether[str]:
+    """The migrated jobs, by their kinds."""
+    jobs, written = {}, tmp_path_factory.mktemp("migrated") / "job.yaml"
+    for kind in selected(request, "kind"):
+        script = KINDS[kind].script
+        for flag in ("--data-path ", "--vocab-file "):
+            script = script.replace(flag, f"{flag}{folder}/")
+        written.write_text(job_text(migrate_script(script, "pretrain.sh")))
+        jobs[kind] = load_job([written], ["tracking.mlflow=false", "data.cache_dir=null"]).job
+    return TrainedTogether(ranks, tmp_path_factory.mktemp("runs"), jobs, UNSAVED)
+
+
 @pytest.mark.parametrize(
     "kind", ["gpt", "gpt-local", "llama", "scaled-rope", "windowed", "experts-local", "wsd", "ramp-up", "bert", "t5"]
 )
-def test_losses_are_those_of_megatron_lm(kind: str, folder: Path, ranks: Ranks, tmp_path: Path) -> None:
-    script = KINDS[kind].script
-    for flag in ("--data-path ", "--vocab-file "):
-        script = script.replace(flag, f"{flag}{folder}/")
-    written = tmp_path / "job.yaml"
-    written.write_text(job_text(migrate_script(script, "pretrain.sh")))
-    changes = ["tracking.mlflow=false", "data.cache_dir=null"]
-    job = load_job([written], changes).job
-    run = ranks.must_train(make_run(tmp_path, job), job, inject=UNSAVED)
-    theirs = steps_of(kind)
+def test_losses_are_those_of_megatron_lm(kind: str, trained: TrainedTogether[str]) -> None:
+    run, theirs = trained[kind], steps_of(kind)
     assert len(theirs) >= 14
     for key, curve in curves(theirs).items():
         assert largest_difference(curve, values(run, key)) < NEAR, key

@@ -133,7 +133,7 @@ class End(NamedTuple):
 
 ENDS = [
     End(one_rank, signal.SIGKILL, "killed", False),
-    End(the_launcher, signal.SIGKILL, None, True),
+    End(the_launcher, signal.SIGKILL, None, True, real=False),
     End(the_launcher, signal.SIGTERM, "stopped", True, real=False),
     End(torchrun_and_all_ranks, signal.SIGKILL, "killed", False, real=False),
     End(the_launcher, signal.SIGINT, "stopped", True, real=False),

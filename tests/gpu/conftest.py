@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from support.configurations import Configuration
 from support.faults import Ranks
-from support.fixtures import real_text
+from support.fixtures import real_text, standard_library
 from support.measured import Measured, Meter, fits_here, gpu_count, has_layers, needs_gpus, needs_memory
 from support.ranks import RankStarter
 
@@ -17,11 +17,23 @@ __all__ = ["real_text"]
 
 
 @pytest.fixture(scope="session")
-def meter(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Meter]:
+def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where later sessions find what this one made: $MEASURED, where it is set."""
+    return Path(os.environ.get("MEASURED") or tmp_path_factory.mktemp("kept"))
+
+
+@pytest.fixture(scope="session")
+def text(kept: Path) -> str:
+    """Prefix of a data set."""
+    return standard_library(kept / "library")
+
+
+@pytest.fixture(scope="session")
+def meter(kept: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Meter]:
     """$MEASURED names a folder in which measurements are kept; without it they last as long as this session."""
-    scratch, kept = tmp_path_factory.mktemp("measured"), os.environ.get("MEASURED")
+    scratch = tmp_path_factory.mktemp("measured")
     starter = RankStarter(scratch)
-    yield Meter(starter, scratch, Path(kept) if kept else None)
+    yield Meter(starter, scratch, kept)
     starter.close()
 
 

@@ -1,22 +1,27 @@
-"""Transformer Engine's products of all experts in one kernel: values and gradients of each expert by itself, also where
-an expert gets no token, or an odd number of them."""
+"""Products of all experts in one kernel, Transformer Engine's and ours: values and gradients of each expert by itself,
+also where an expert gets no token, or an odd number of them."""
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
-from support.measured import needs_layers
+from support.measured import needs_gpus, needs_layers
 from support.training import four_layer_job
 
 from orchestrator.kernel_selection.experts import GROUPED_PRODUCTS
-from orchestrator.runtime.layers.experts import multiply_in_one_kernel
+from orchestrator.runtime.layers.grouped_experts.transformer_engine_products import multiply_in_one_kernel
+from orchestrator.runtime.layers.weight_gradient import accumulate
+from orchestrator.runtime.triton_kernels.loading import kernels
 from orchestrator.spec.job import JobSpec
 
 pytestmark = pytest.mark.gpu
 
 INPUTS, OUTPUTS = 256, 384
+IN_BF16: Any = {"device": "cuda", "dtype": torch.bfloat16}
 JOB = four_layer_job("experts", model={"num_experts": 4, "activation": "swiglu", "add_bias_linear": False})
 SPLITS = {
     "even": [128, 128, 128, 128],
@@ -60,3 +65,108 @@ def test_each_expert(splits: list[int], together: str, monkeypatch: pytest.Monke
     assert relative(tokens.grad, torch.cat([of_rows for _, of_rows in products])) < LIMIT
     for weight, rows, of in zip(weights, tokens.detach().split(splits), gradient.split(splits), strict=True):
         assert relative(weight.grad, of.float().t() @ rows.float()) < LIMIT
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("adds", [True, False])
+@pytest.mark.parametrize(("inputs", "outputs"), [(INPUTS, OUTPUTS), (264, 1000)])
+@pytest.mark.parametrize("tiling", ["WIDE", "TALL", "SMALL"])
+@pytest.mark.parametrize("splits", SPLITS.values(), ids=SPLITS)
+def test_weight_gradients(
+    splits: list[int], tiling: str, inputs: int, outputs: int, adds: bool, dtype: torch.dtype
+) -> None:
+    """Each expert's buffer gets its own sum, and nothing behind it is touched."""
+    needs_gpus(1, "torch")
+    kernel = kernels("grouped_products", "this test")
+    torch.manual_seed(1)
+    tokens, of_output = (torch.randn(sum(splits), width, **IN_BF16) for width in (inputs, outputs))
+    storage = torch.randn(len(splits) * (outputs * inputs + 8), device="cuda").to(dtype)
+    before = storage.clone()
+    buffers, earlier = (
+        [each[: outputs * inputs].view(outputs, inputs) for each in whole.chunk(len(splits))]
+        for whole in (storage, before)
+    )
+    options = {"adds": adds, "with_bias": True, "tiling": getattr(kernel, tiling)}
+    of_bias = kernel.add_products(tokens, of_output, buffers, splits, **options)
+    parts = zip(buffers, earlier, of_bias, tokens.split(splits), of_output.split(splits), strict=True)
+    for buffer, old, bias, rows, of in parts:
+        wanted = of.float().t() @ rows.float() + (old.float() if adds else 0)
+        assert relative(buffer, wanted) < LIMIT
+        assert relative(bias, of.float().sum(0)) < LIMIT
+    for whole, old in zip(storage.chunk(len(splits)), before.chunk(len(splits)), strict=True):
+        assert torch.equal(whole[-8:], old[-8:])
+
+
+@pytest.mark.parametrize("tiling", ["WIDE", "TALL", "SMALL"])
+@pytest.mark.parametrize(("inputs", "outputs"), [(INPUTS, OUTPUTS), (264, 1000)])
+@pytest.mark.parametrize("splits", SPLITS.values(), ids=SPLITS)
+def test_outputs_and_gradients_of_tokens(splits: list[int], tiling: str, inputs: int, outputs: int) -> None:
+    """Each expert's rows are multiplied by its own weight, and by its transpose."""
+    needs_gpus(1, "torch")
+    kernel = kernels("grouped_products", "this test")
+    torch.manual_seed(1)
+    weights = [torch.randn(outputs, inputs, **IN_BF16) for _ in splits]
+    for width, transposed in ((inputs, True), (outputs, False)):
+        rows = torch.randn(sum(splits), width, **IN_BF16)
+        found = kernel.multiply(rows, weights, splits, transposed=transposed, tiling=getattr(kernel, tiling))
+        parts = zip(rows.split(splits), weights, strict=True)
+        wanted = [each.float() @ (weight.t() if transposed else weight).float() for each, weight in parts]
+        assert relative(found, torch.cat(wanted)) < LIMIT
+
+
+@pytest.mark.parametrize(("tokens", "width"), [(1000, 768), (37, 1408), (5, 2500), (0, 64)])
+def test_activation(tokens: int, width: int) -> None:
+    """Weighted SwiGLU and its gradients, beside torch's in fp32."""
+    needs_gpus(1, "torch")
+    kernel = kernels("weighted_swiglu", "this test")
+    torch.manual_seed(1)
+    gated, gradient = torch.randn(tokens, 2 * width, **IN_BF16), torch.randn(tokens, width, **IN_BF16)
+    weights = torch.rand(tokens, device="cuda")
+    exact = gated.float().requires_grad_(), weights.clone().requires_grad_()
+    gate, up = exact[0].chunk(2, -1)
+    wanted = torch.nn.functional.silu(gate) * up * exact[1][:, None]
+    wanted.backward(gradient.float())
+    assert exact[0].grad is not None
+    assert exact[1].grad is not None
+    of_gated, of_weights = kernel.weighted_swiglu_gradient(gradient, gated, weights)
+    assert relative(kernel.weighted_swiglu(gated, weights), wanted) < LIMIT
+    assert relative(of_gated, exact[0].grad) < LIMIT
+    assert relative(of_weights, exact[1].grad) < LIMIT
+
+
+@pytest.mark.parametrize(("experts", "inputs", "outputs"), [(32, 2048, 1536), (32, 768, 2048), (2, 4096, 28672)])
+def test_weight_gradients_are_fast(experts: int, inputs: int, outputs: int) -> None:
+    """Of Qwen3-30B-A3B's and Mixtral's experts on one of four ranks, beside cuBLAS for each expert."""
+    needs_gpus(1, "torch")
+    add_products = kernels("grouped_products", "this test").add_products
+    torch.manual_seed(1)
+    splits = torch.distributions.Multinomial(65536, torch.rand(experts) + 1).sample().int().tolist()
+    tokens, of_output = (torch.randn(65536, width, **IN_BF16) for width in (inputs, outputs))
+    buffers = list(torch.zeros(experts, outputs, inputs, device="cuda").unbind())
+
+    def together() -> None:
+        add_products(tokens, of_output, buffers, splits, adds=True, with_bias=False)
+
+    def one_by_one() -> None:
+        for rows, of, buffer in zip(tokens.split(splits), of_output.split(splits), buffers, strict=True):
+            accumulate(rows, of, buffer)
+
+    ours, cublas = milliseconds(together), milliseconds(one_by_one)
+    rate = 2 * 65536 * inputs * outputs / 1e9
+    print(
+        f"\nRESULT weight gradients of {experts} experts, {outputs} x {inputs}: {ours:.2f} ms, "
+        f"{rate / ours:.0f} TFLOP/s; cuBLAS for each {cublas:.2f} ms, {rate / cublas:.0f} TFLOP/s"
+    )
+    assert ours < cublas * 1.1
+
+
+def milliseconds(run: Callable[[], None], times: int = 20) -> float:
+    """The mean time of a call: the host's or the GPU's, whichever takes longer."""
+    for _ in range(3):
+        run()
+    torch.cuda.synchronize()
+    began = time.perf_counter()
+    for _ in range(times):
+        run()
+    torch.cuda.synchronize()
+    return (time.perf_counter() - began) / times * 1e3

@@ -8,14 +8,11 @@ well: ours in bf16 is as near to that as the peer in bf16 is. What is measured i
 
 from __future__ import annotations
 
-import os
 import statistics
-import sysconfig
 from pathlib import Path
 
 import pytest
 from support.faults import Ranks
-from support.fixtures import tokenize
 from support.flash import needs_flash
 from support.measured import Measured, Meter, needs_gpus, needs_memory
 from support.peer import ROWS, peer_meter
@@ -27,8 +24,6 @@ from orchestrator.spec.loading import load_job
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(590)]
 
-PACKAGES = ("asyncio", "email", "multiprocessing", "unittest", "xml")
-"""Of Python's standard library, as bytes: about as many tokens as the row of one GPU reads."""
 STEPS, LAST = 100, 10
 FIRST_APART, LAST_APART = {"1.7b-fp8": 5e-3}, {"1.7b-fp8": 0.01}
 _FIRST, _LAST = 5e-4, 0.005
@@ -99,27 +94,11 @@ def jobs(text: str) -> list[JobSpec]:
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where later calls find what this one made."""
-    return Path(os.environ.get("MEASURED") or tmp_path_factory.mktemp("kept"))
-
-
-@pytest.fixture(scope="module")
-def text(folder: Path) -> str:
-    """Prefix of a data set."""
-    prefix = folder / "library"
-    if prefix.with_suffix(".idx").exists():
-        return str(prefix)
-    library = Path(sysconfig.get_path("stdlib"))
-    return tokenize([library / package for package in PACKAGES], prefix, "--append-eod")
-
-
-@pytest.fixture(scope="module")
-def both(ranks: Ranks, folder: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Meter, Meter]:
+def both(ranks: Ranks, kept: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Meter, Meter]:
     """What trains ours, and what trains the peer."""
     scratch = tmp_path_factory.mktemp("same")
-    ours = Meter(ranks.starter, scratch / "ours", folder / "ours")
-    return ours, peer_meter(ranks.starter, scratch / "plain", folder / "plain")
+    ours = Meter(ranks.starter, scratch / "ours", kept / "ours")
+    return ours, peer_meter(ranks.starter, scratch / "plain", kept / "plain")
 
 
 def apart(one: Measured, other: Measured) -> list[float]:
@@ -181,12 +160,12 @@ def test_a_variant_learns_what_the_peer_learns(variant: str, both: tuple[Meter, 
 
 
 def test_the_peer_is_as_far_from_itself(
-    ranks: Ranks, both: tuple[Meter, Meter], text: str, folder: Path, tmp_path: Path
+    ranks: Ranks, both: tuple[Meter, Meter], text: str, kept: Path, tmp_path: Path
 ) -> None:
     """What Transformer Engine's kernels alone make of it, which add in an order of their own each time."""
     needs_gpus(1, "transformer_engine")
     job = row_job("1.7b", text)
-    again = peer_meter(ranks.starter, tmp_path, folder / "again").measure(job)
+    again = peer_meter(ranks.starter, tmp_path, kept / "again").measure(job)
     first, last = compared("1.7b, plain and plain again", again, both[1].measure(job))
     assert first < _FIRST
     assert last < _LAST

@@ -21,7 +21,7 @@ from orchestrator import plain_megatron  # noqa: F401 - before anything that imp
 
 import torch  # isort: skip
 
-from orchestrator.conversion.megatron.sentences import is_copy
+from orchestrator.conversion.megatron.bert_and_t5 import is_copy
 from orchestrator.planning.vocabulary import vocabulary
 from orchestrator.runtime import megatron_compat
 from orchestrator.runtime.layers.normalization.norms import Norm

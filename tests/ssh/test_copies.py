@@ -9,7 +9,7 @@ import pytest
 from ssh.hosts import Hosts
 from ssh.runs import STEPS, causes, started
 from support.faults import CommandLine, wait_until
-from support.held import HOLD, hold_at, wait_for_hold
+from support.held import wait_for_hold
 from support.training import events, layout, losses
 
 from orchestrator.launch.states.run_states import status_of
@@ -27,7 +27,6 @@ def test_hosts_that_share_nothing(
     hosts: Hosts,
     make_job: Callable[..., JobSpec],
     here: Callable[[JobSpec], dict[int, float]],
-    inject: Callable[[str], Path],
     command: CommandLine,
     tmp_path: Path,
 ) -> None:
@@ -36,8 +35,7 @@ def test_hosts_that_share_nothing(
     for name in ("h1", "h2"):
         for folder in (tmp_path / "runs", Path("/mnt")):
             hosts.run(name, "mount", "-t", "tmpfs", "tmpfs", str(folder))
-    env = {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(inject(HOLD).parent), **hold_at(5, 8, None, since=0)}
-    job = make_job("copied", layout(), "h1", nodes=1, copy_to="/mnt/jobs").changed(launch={"env": env})
+    job = make_job("copied", layout(), "h1", held=True, nodes=1, copy_to="/mnt/jobs")
     with started(command, job) as end:
         run = command.run()
         wait_for_hold(run, 1)
@@ -53,7 +51,8 @@ def test_hosts_that_share_nothing(
     assert [cause for cause, _ in causes(run)] == ["node_fail", "stopped"]
     assert command("status", run.run_id).code == 0
     assert "stopped at iteration" in command("logs", run.run_id).out
-    resumed = command("resume", run.run_id, "--set", "launch.hosts=[h2]")
+    started_by_torchrun = "launch.env={OMP_NUM_THREADS: '1'}"
+    resumed = command("resume", run.run_id, "--set", "launch.hosts=[h2]", "--set", started_by_torchrun)
     assert resumed.code == 0, resumed.out + resumed.err
     assert losses(run) == here(job)
     assert hosts.run("h2", "ls", f"/mnt/jobs/copied/{run.run_id}/checkpoints").split()[-1] == "iter_0000012"

@@ -58,6 +58,18 @@ _TE: Layers = "transformer_engine"
 _FULL = ("runtime.recompute_method=uniform", "runtime.recompute_num_layers=1", "runtime.recompute_granularity=full")
 _HALF = ("runtime.recompute_method=block", "runtime.recompute_num_layers=12", "runtime.recompute_granularity=full")
 _SELECTIVE = ("runtime.recompute_granularity=selective",)
+_EP2, _EP4 = ("parallelism.expert_model_parallel_size=2", "parallelism.expert_model_parallel_size=4")
+
+
+def _of(layers: int, *more: str) -> tuple[str, ...]:
+    """Some of a preset's layers, of sequences of 4,096 tokens, with the attention that the runtime chooses."""
+    return (f"model.num_layers={layers}", "model.seq_length=4096", "runtime.attention_backend=auto", *more)
+
+
+def _first_dense(layers: int) -> str:
+    return f"model.moe_layer_freq={[0] + [1] * (layers - 1)}"
+
+
 CONFIGURATIONS = (
     Configuration("gpt-1.7b", 1, 1, 4),
     Configuration("gpt-1.7b", 1, 4, 4),
@@ -75,4 +87,12 @@ CONFIGURATIONS = (
     Configuration("gpt-7.1b", 4, 1, 8, pp=2, more=("parallelism.virtual_pipeline_model_parallel_size=3",)),
     Configuration("gpt-7.1b", 4, 4, 2, _TE, tp=4),
     Configuration("gpt-7.1b", 4, 2, 2, more=_FULL),
+    Configuration("deepseek-v2-lite", 2, 2, 2, _TE, more=_of(8, _EP2, _first_dense(8))),
+    Configuration("deepseek-v2-lite", 4, 2, 2, _TE, more=_of(14, _EP4, _first_dense(14))),
+    Configuration("gpt-oss-20b", 2, 2, 2, _TE, more=_of(8, _EP2)),
+    Configuration("gpt-oss-20b", 4, 2, 2, _TE, tp=2, more=_of(12, _EP4, "parallelism.expert_tensor_parallel_size=1")),
+    Configuration("qwen3-next-80b-a3b", 2, 1, 4, _TE, more=_of(4, _EP2)),
+    Configuration("qwen3-next-80b-a3b", 4, 1, 4, _TE, more=_of(8, _EP4)),
+    Configuration("gemma3-1b", 1, 2, 4, _TE, more=_of(26)),
+    Configuration("gemma3-4b", 2, 2, 4, _TE, tp=2, more=_of(34)),
 )

@@ -25,11 +25,13 @@ class DotProductAttention(torch.nn.Module):
         return given, named
 
 
-def transformer_engine_layers(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """The module that builds them, until the test is over."""
+def transformer_engine_layers(
+    monkeypatch: pytest.MonkeyPatch, attention: type[torch.nn.Module] = DotProductAttention
+) -> Any:
+    """The module that builds them, until the test is over. `attention`: what stands for its core."""
     engine: Any = ModuleType("megatron.core.extensions.transformer_engine")
     engine.TENorm = engine.TEColumnParallelLinear = engine.TERowParallelLinear = torch.nn.Identity
-    engine.TEDotProductAttention = DotProductAttention
+    engine.TEDotProductAttention = attention
     monkeypatch.setitem(sys.modules, engine.__name__, engine)
     for each in ("attention.padded", "transformer_engine_layers"):
         name = f"orchestrator.runtime.layers.{each}"

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,10 +20,12 @@ from orchestrator.run_directory.rundir import RunDir
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import dump_resolved
 from support.commands import Commands, Said
-from support.ranks import RankStarter, Started
-from support.training import events, kill_session, logs, losses, make_run
+from support.ranks import RankStarter, Started, free_port
+from support.training import events, is_completed, kill_session, logs, losses, make_run
 
 Found = TypeVar("Found")
+
+SEVERAL_JOBS = Path(__file__).with_name("several_jobs.py")
 
 QUICK_TORCHRUN = Path(__file__).parent / "quick_torchrun"
 """First on PYTHONPATH it is the torchrun of a launch that is not about torchrun."""
@@ -71,6 +73,18 @@ class Ranks:
         """Train to the end, and show the logs when that fails."""
         assert self.start(run, job, *arguments, **options).wait() == 0, logs(run)
         return run
+
+    def train_several(self, runs: Sequence[RunDir], world_size: int, *, inject: Path | None = None) -> None:
+        """Train jobs of as many ranks one after the other in the same processes (several_jobs.py). After one that
+        fails the next goes on in others; what came of each is in its exit records.
+        """
+        left = list(runs)
+        while left:
+            first, *more = [word for run in left for word in (str(free_port()), str(run.path))]
+            started = self.starter.start(Path(first), world_size, *more, program=SEVERAL_JOBS, inject=inject)
+            started.wait(PATIENCE + 10 * len(left))
+            while left and is_completed(left.pop(0), world_size):
+                pass
 
     def killed_and_resumed(
         self, run: RunDir, job: JobSpec, *, inject: Path | None = None, held: Mapping[str, str] | None = None

@@ -46,10 +46,21 @@ def real_sentences(tmp_path_factory: pytest.TempPathFactory) -> str:
     return tokenized("email", tmp_path_factory.mktemp("sentences") / "email", "--split-sentences")
 
 
+PACKAGES = ("asyncio", "email", "multiprocessing", "unittest", "xml")
+
+
 def tokenized(package: str, prefix: Path, *options: str) -> str:
     """Make an indexed data set of a package of Python's standard library, as bytes; its prefix."""
     library = Path(sysconfig.get_path("stdlib"))
     return tokenize([library / package], prefix, *options)
+
+
+def standard_library(prefix: Path) -> str:
+    """Make an indexed data set of some of Python's standard library, as bytes, unless it is there; its prefix."""
+    if prefix.with_suffix(".idx").exists():
+        return str(prefix)
+    library = Path(sysconfig.get_path("stdlib"))
+    return tokenize([library / package for package in PACKAGES], prefix, "--append-eod")
 
 
 def tokenize(sources: Sequence[Path], prefix: Path, *options: str) -> str:

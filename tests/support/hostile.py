@@ -7,18 +7,20 @@ import json
 import resource
 import socket
 import threading
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+import psutil
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
+from support.clock import UndisturbedClock
+
 LARGEST_ANSWER = 64 << 10
 SLOWEST = 1.0
-"""Seconds within which `/health` answers, whatever else is asked. Tests that watch it by the clock run alone."""
+"""Seconds within which `/health` answers, whatever else is asked."""
 
 TEXTS: SearchStrategy[str] = st.one_of(
     st.text(max_size=30),
@@ -47,6 +49,12 @@ def bodies(fields: Mapping[str, SearchStrategy[Any]]) -> SearchStrategy[dict[str
     return st.builds(lambda one, other, odd: {**one, **(other if odd else {})}, usual, wrong, st.booleans())
 
 
+def listening_on(port: int) -> int:
+    """The process whose port it is."""
+    found = (each for each in psutil.net_connections("tcp") if each.status == psutil.CONN_LISTEN)
+    return next(each.pid for each in found if each.laddr.port == port)
+
+
 @dataclass
 class Watch:
     """How long a server has taken to say that it is well."""
@@ -55,21 +63,25 @@ class Watch:
 
 
 @contextmanager
-def watched(port: int, path: str = "/health", clock: Callable[[], float] = time.monotonic) -> Iterator[Watch]:
-    """Ask all the time, in a thread of its own; at the end answers must have come within `SLOWEST` by that clock: of a
-    server in this process also by `time.process_time`, which other processes do not slow.
+def watched(port: int, path: str = "/health") -> Iterator[Watch]:
+    """Ask all the time, in a thread of its own; at the end answers must have come within `SLOWEST`, by a clock that
+    other processes do not lengthen.
     """
-    watch, stopping = Watch(), threading.Event()
+    watch, stopping, clock = Watch(), threading.Event(), UndisturbedClock(listening_on(port))
+    statuses: list[int] = []
+
+    def ask() -> None:
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+        connection.request("GET", path)
+        answer = connection.getresponse()
+        answer.read()
+        connection.close()
+        statuses.append(answer.status)
 
     def look() -> None:
         while not (watch.seconds and stopping.wait(0.02)):
-            began = clock()
-            connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
-            connection.request("GET", path)
-            answer = connection.getresponse()
-            answer.read()
-            connection.close()
-            watch.seconds.append(clock() - began if answer.status == 200 else float("inf"))
+            seconds = clock.seconds(ask)
+            watch.seconds.append(seconds if statuses[-1] == 200 else float("inf"))
 
     thread = threading.Thread(target=look)
     thread.start()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from orchestrator.spec.job import JobSpec
 from support.training import layout, tiny_job
@@ -54,8 +54,8 @@ FAMILIES: dict[str, dict[str, Any]] = {
         **{**_MODEL, "activation": "swiglu", "normalization": "RMSNorm", "num_query_groups": 2},
         "mrope_section": [2, 1, 1],
         "vision": {
-            **{"image_size": 24, "patch_size": 4, "num_layers": 2, "hidden_size": 16, "num_attention_heads": 2},
-            "images_per_sequence": 2,
+            **{"type": "qwen2.5", "image_size": 24, "patch_size": 4, "num_layers": 2, "hidden_size": 16},
+            **{"num_attention_heads": 2, "images_per_sequence": 2},
             "native_resolution": {"smallest_image_size": 8, "attention_window_size": 16, "full_attention_layers": [1]},
         },
     },
@@ -90,6 +90,15 @@ FAMILIES: dict[str, dict[str, Any]] = {
         **{"scale_embeddings": True, "softmax_scale": 0.25, "sliding_window": 8, "window_attn_skip_freq": 2},
         **{"rotary_base_local": 100, "rope_scaling": {"type": "linear", "factor": 8.0}},
     },
+    "gemma3-images": {
+        **{**_MODEL, "activation": "geglu", "normalization": "RMSNorm", "num_query_groups": 2, "qk_layernorm": True},
+        **{"add_bias_linear": False, "transformer_block_type": "sandwich_ln", "apply_layernorm_1p": True},
+        **{"scale_embeddings": True, "sliding_window": 6, "window_attn_skip_freq": 2, "rotary_base_local": 100},
+        "vision": {
+            **{"type": "gemma3", "image_size": 16, "patch_size": 4, "pooled_tokens": 4, "num_layers": 2},
+            **{"hidden_size": 16, "num_attention_heads": 2, "activation": "gelu_tanh", "images_per_sequence": 2},
+        },
+    },
     "granite": {
         **{**_MODEL, "activation": "swiglu", "normalization": "RMSNorm", "num_query_groups": 2, "softmax_scale": 0.1},
         **{"embedding_multiplier": 3.0, "residual_multiplier": 0.3, "logit_scale": 0.5, "add_bias_linear": False},
@@ -98,7 +107,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "llama4": {
         **{**_MODEL, "activation": "swiglu", "normalization": "RMSNorm", "num_query_groups": 2, "qk_l2_norm": True},
         **{"add_bias_linear": False, "no_rope_freq": 2, "attention_temperature_scale": 0.7},
-        **{"attention_temperature_interval": 3, "attention_chunk_size": 32, "num_experts": 4, "moe_layer_freq": 2},
+        **{"attention_temperature_interval": 3, "attention_chunk_size": 12, "num_experts": 4, "moe_layer_freq": 2},
         **{"moe_ffn_hidden_size": 48, "moe_shared_expert_intermediate_size": 48, "moe_router_topk": 1},
         **{"moe_router_score_function": "sigmoid", "moe_apply_probs_on_input": True, "moe_aux_loss_coeff": 0.05},
     },
@@ -106,6 +115,12 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "post-ln": {
         **{**_MODEL, "architecture": "bert", "position_embedding_type": "learned_absolute", "vocab_size": 320},
         **{"transformer_block_type": "post_ln", "norm_epsilon": 1e-12, "position_embedding_offset": 2},
+    },
+    "modernbert": {
+        **{**_MODEL, "architecture": "bert", "vocab_size": 320, "bert_binary_head": False, "bert_head_bias": False},
+        **{"activation": "geglu_exact", "norm_bias": False, "add_bias_linear": False, "embedding_norm": True},
+        **{"sliding_window": 5, "window_attn_skip_freq": 2, "rotary_base": 1000, "rotary_base_local": 100},
+        **{"init_method_std": 0.1},
     },
     "muon": {**_MODEL, "activation": "swiglu", "normalization": "RMSNorm", "num_query_groups": 2},
     "race": {**_MODEL, "architecture": "bert", "position_embedding_type": "learned_absolute", "vocab_size": 320},
@@ -140,6 +155,7 @@ REFUSED = {
     ("mtp", "ep2"): "num_experts",
     ("vision", "ep2"): "num_experts",
     ("vision", "cp2"): "context",
+    ("gemma3-images", "cp2"): "context",
     ("experts", "tp2"): "sequence_parallel",
     ("routing", "tp2"): "sequence_parallel",
     ("delta", "tp2"): "sequence_parallel",
@@ -157,23 +173,52 @@ REFUSED = {
 }
 """Cells that no job may have, and a word of the reason that a person is given."""
 ONLY = {
-    "post-ln": ("tp2-sp", "pp2", "dp2", "tp2-pp2-interleaved-sp"),
-    "gemma3": ("tp2-sp", "pp2", "dp2", "cp2", "tp2-pp2-interleaved-sp"),
-    "granite": ("tp2-sp", "pp2", "dp2", "tp2-pp2-interleaved-sp"),
-    "olmo2": ("tp2", "tp2-sp", "pp2", "dp2", "cp2", "tp2-pp2-interleaved-sp"),
-    "neox": ("tp2", "tp2-sp", "pp2", "dp2", "cp2", "tp2-pp2-interleaved-sp"),
-    "deepseek": ("ep2", "tp2-sp", "tp2-pp2-sp"),
-    "delta": ("ep2", "tp2-sp", "tp2-pp2-interleaved-sp"),
-    "native": ("tp2-sp", "pp2", "dp2", "tp2-pp2-interleaved-sp"),
-    "mtp": ("pp2", "dp2", "cp2", "tp2-pp2-interleaved-sp"),
-    "gpt-oss": ("ep2", "cp2", "tp2-sp", "tp2-pp2-sp"),
+    "latent": ("tp2", "cp2", "tp2-pp2-interleaved-sp"),
+    "deepseek": ("ep2", "tp2-pp2-sp"),
+    "mtp": ("dp2", "cp2", "tp2-pp2-interleaved-sp"),
+    "delta": ("ep2", "tp2-pp2-interleaved-sp"),
+    "vision": ("tp2", "dp2", "tp2-pp2-interleaved-sp"),
+    "experts": ("dp2", "dp2-plain-optimizer", "dp2-no-overlap", "ep2", "cp2", "tp2-pp2-interleaved-sp"),
+    "routing": ("dp2", "ep2", "cp2", "tp2-pp2-interleaved-sp"),
+    "gpt-oss": ("ep2", "cp2", "tp2-pp2-sp"),
+    "olmo2": ("tp2", "tp2-pp2-interleaved-sp"),
+    "gemma3": ("cp2", "tp2-pp2-interleaved-sp"),
+    "gemma3-images": ("pp2", "tp2-pp2-interleaved-sp"),
+    "native": ("dp2", "tp2-pp2-interleaved-sp"),
+    "granite": ("tp2-pp2-interleaved-sp",),
+    "neox": ("tp2", "tp2-pp2-interleaved-sp"),
     "llama4": ("ep2", "tp2-sp", "pp2"),
-    "muon": ("plain-optimizer", "tp2-sp", "pp2", "dp2", "dp2-plain-optimizer", "cp2", "tp2-pp2-interleaved-sp"),
+    "bert": ("tp2", "dp2", "tp2-pp2-interleaved-sp"),
+    "post-ln": ("tp2-pp2-interleaved-sp",),
+    "modernbert": ("tp2-sp", "pp2-interleaved"),
+    "muon": ("plain-optimizer", "dp2", "dp2-plain-optimizer", "cp2", "tp2-pp2-interleaved-sp"),
+    "race": ("dp2", "tp2-pp2-interleaved-sp"),
+    "t5": ("tp2", "dp2", "tp2-pp2-sp"),
 }
-"""Where a family differs from another in its norms, windows and positions, or in its optimizer alone, and other layouts
-would show nothing new."""
+"""A plain GPT has all layouts, so that each is proved by itself. What another family has of its own meets each way to
+split it once: its matrices and layers with the layout of all kinds of model parallelism, its reductions without
+sequence parallelism where it may be split so, its sequences and experts with those that divide them, replicas where
+losses are averaged by what each has, and optimizers where it has several buffers or an optimizer of its own.
+"""
 BF16_LAYOUTS = ("tp2-sp", "pp2", "dp2")
 """bf16 computes what fp32 computes, in fewer digits: these show that gradients are reduced and weights kept in fp32."""
+OF_OTHERS_IN_BF16 = ("tp2-sp",)
+"""Which weights of a family are kept so is seen at any layout, and here sums over tensor-parallel ranks as well."""
+
+
+class Training(NamedTuple):
+    """What a job of the matrix is made of; `layout` is None for one process, which others are compared with."""
+
+    family: str
+    layout: str | None
+    dtype: str
+    num_layers: int
+    micro_batch_size: int
+
+    def job(self, sentences: str) -> JobSpec:
+        """The job, of this data set of sentences (`matrix_job`)."""
+        degrees = {} if self.layout is None else LAYOUTS[self.layout]
+        return matrix_job(self.family, self.dtype, sentences, degrees, self.num_layers, self.micro_batch_size)
 
 
 @dataclass(frozen=True)
@@ -197,17 +242,29 @@ class Cell:
         return 4 // int(LAYOUTS[self.layout].get("data_parallel_size") or 1)
 
     @property
+    def training(self) -> Training:
+        """At its layout."""
+        return Training(self.family, self.layout, self.dtype, self.num_layers, self.micro_batch_size)
+
+    @property
+    def reference(self) -> Training:
+        """In one process."""
+        return self.training._replace(layout=None)
+
+    @property
     def name(self) -> str:
-        """For a test's id and a run's folder."""
+        """For a test's id."""
         return f"{self.family}-{self.layout}-{self.dtype}"
 
 
+def _layouts(family: str, dtype: str) -> tuple[str, ...]:
+    if dtype == "bf16":
+        return BF16_LAYOUTS if family == "gpt" else OF_OTHERS_IN_BF16
+    return ONLY.get(family) or tuple(name for name in LAYOUTS if (family, name) not in REFUSED)
+
+
 CELLS = tuple(
-    Cell(family, name, dtype)
-    for family in FAMILIES
-    for dtype in TOLERANCE
-    for name in (LAYOUTS if dtype == "fp32" else BF16_LAYOUTS)
-    if (family, name) not in REFUSED and name in ONLY.get(family, LAYOUTS)
+    Cell(family, name, dtype) for family in FAMILIES for dtype in TOLERANCE for name in _layouts(family, dtype)
 )
 
 
@@ -224,7 +281,7 @@ def matrix_job(
     """
     data: dict[str, Any] = {"random_tokens": True}
     more: dict[str, Any] = {}
-    if family in ("bert", "post-ln", "t5"):
+    if family in ("bert", "post-ln", "modernbert", "t5"):
         data = {"blend": [{"path": sentences}], "random_tokens": False, "split": "90,10,0"}
     if family == "race":
         data = {"random_tokens": False}

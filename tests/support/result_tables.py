@@ -152,6 +152,25 @@ def layouts_agree() -> str:
     )
 
 
+def blocks() -> str:
+    """A hundred steps of newer models' blocks at layouts of several GPUs, and on one."""
+    quantities = ("first step apart", "last ten steps apart", "loss of the last ten")
+    found = [records("losses", quantity=f"block: {each}") for each in quantities]
+    return table(
+        ["shape and layout", "first step apart", "last ten steps apart", "loss of the last ten", "date"],
+        [
+            [
+                first["case"],
+                first["value"],
+                f"{last['value']} %",
+                loss["value"],
+                record("setups", setup=first["setup"])["date"],
+            ]
+            for first, last, loss in zip(*found, strict=True)
+        ],
+    )
+
+
 def fp8_losses() -> str:
     """After 200 steps."""
     rows = records("losses", quantity="mean loss of steps 181 to 200")
@@ -200,6 +219,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "graphs": graphs,
     "same-losses": same_losses,
     "layouts-agree": layouts_agree,
+    "blocks": blocks,
     "fp8-losses": fp8_losses,
     "optimizers": optimizers,
     "checkpoints": partial(long_rows, "checkpoints"),

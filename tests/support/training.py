@@ -172,6 +172,12 @@ def exit_record(run: RunDir, launch_id: str = "test", rank: int = 0) -> dict[str
     return record
 
 
+def is_completed(run: RunDir, world_size: int, launch_id: str = "test") -> bool:
+    """Whether every rank of a launch said that the training came to its end."""
+    records = [run.exit_record(launch_id, rank) for rank in range(world_size)]
+    return all(path.exists() and json.loads(path.read_bytes())["cause"] == "completed" for path in records)
+
+
 def largest_difference(a: Mapping[int, float], b: Mapping[int, float]) -> float:
     """Largest relative difference of two loss curves over the same iterations."""
     assert a.keys() == b.keys()

@@ -9,14 +9,17 @@ import sys
 from pathlib import Path
 
 import pytest
+from support.made_once import made_once
 
 
 @pytest.fixture(scope="session")
-def empty_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A store without runs, made once: its dozens of tables take seconds. Made in an environment that asks for nothing,
-    in which MLflow would report to its makers by default.
-    """
-    folder = tmp_path_factory.mktemp("store")
+def empty_store(shared_folder: Path) -> Path:
+    """A store without runs, made once: its dozens of tables take seconds."""
+    return made_once(shared_folder / "store", _make_store) / "mlflow.db"
+
+
+def _make_store(folder: Path) -> None:
+    """In an environment that asks for nothing, in which MLflow would report to its makers by default."""
     program = """if True:
         import pathlib, sys
         import orchestrator.tracking.program
@@ -30,7 +33,6 @@ def empty_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     command = [sys.executable, "-c", program, str(folder)]
     made = subprocess.run(command, env=environment, check=True, timeout=240, capture_output=True, text=True)
     assert (made.stdout, made.stderr) == ("True None\n", "")
-    return folder / "mlflow.db"
 
 
 @pytest.fixture

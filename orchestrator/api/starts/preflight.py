@@ -14,7 +14,7 @@ from orchestrator.planning.checks.checkpoint_room import CHECKPOINT_ROOM, bytes_
 from orchestrator.planning.checks.pretrained_weights import NO_WEIGHTS
 from orchestrator.planning.forecast import forecast
 from orchestrator.planning.plan import make_plan
-from orchestrator.planning.verdict import Verdict, judge
+from orchestrator.planning.warnings import Verdict, judge
 from orchestrator.run_directory.checkpoints.commit_markers import Commit
 from orchestrator.spec.cluster import ClusterSpec
 from orchestrator.spec.job import JobSpec

@@ -20,7 +20,6 @@ from orchestrator.conversion.hugging_face.families.mixture_of_experts.further_to
 from orchestrator.conversion.hugging_face.families.registry import family_of_folder, family_of_job
 from orchestrator.conversion.hugging_face.processor_values import (
     image_token_note,
-    refuse_other_patches,
     refuse_other_pixels,
 )
 from orchestrator.conversion.weight_mapping import Family
@@ -282,11 +281,8 @@ def _document(name: str, config: dict[str, Any], family: Family, source: Path) -
         warn(message)
     if "vision" in model:
         vision = VisionSpec.model_validate(model["vision"])
-        if vision.is_native:
-            refuse_other_patches(source, vision)
-        else:
-            refuse_other_pixels(source, vision.image_size)
-        if note := image_token_note(source, config, vision.mark):
+        refuse_other_pixels(source, vision)
+        if note := image_token_note(source, config, vision.kind.token):
             warn(note)
     return spec_around(name, model, to_dtype(config), tokenizer)
 

@@ -14,8 +14,8 @@ from orchestrator.cli.common import print_json, warn
 from orchestrator.cli.models.conversion import alone, convert, size_of, spec_around
 from orchestrator.cli.models.weights import tell_new_meaning
 from orchestrator.conversion.megatron.arguments import NULL_TOKENIZER, differences, require_representable, to_model
-from orchestrator.conversion.megatron.names import find_sources, unread, wanted_tensors
-from orchestrator.conversion.megatron.sentences import family_of
+from orchestrator.conversion.megatron.bert_and_t5 import family_of
+from orchestrator.conversion.megatron.checkpoint_keys import find_sources, unread, wanted_tensors
 from orchestrator.conversion.megatron.torch_format.names import RANK_FOLDERS, WHOLE, is_of_ranks
 from orchestrator.data.tokenizers.vocabulary import vocabulary_size
 from orchestrator.errors import UserError

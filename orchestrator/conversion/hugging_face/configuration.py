@@ -10,10 +10,10 @@ from typing import Any
 
 from orchestrator.conversion.hugging_face.config_keys import check_keys, no_network, short, whole
 from orchestrator.conversion.hugging_face.layer_types import GLOBAL, INTERVALS, LOCAL, TYPES, layer_types, windows
-from orchestrator.conversion.hugging_face.vision import to_vision, to_vision_config
-from orchestrator.conversion.weight_mapping import Family, SameAs, only
+from orchestrator.conversion.weight_mapping import Family, ImageConfig, SameAs, only
 from orchestrator.errors import UserError
-from orchestrator.models.blocks.state_space.matrices import state_space_heads
+from orchestrator.models.blocks.grouped_query_attention.rope_scaling import RopeScaling
+from orchestrator.models.blocks.state_space.parameters import state_space_heads
 from orchestrator.spec.model import ModelSpec
 
 _SCALING: dict[str, tuple[str, ...]] = {
@@ -56,8 +56,8 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 def to_config(model: ModelSpec, family: Family, vocab_size: int) -> dict[str, Any]:
     """What config.json says of a model that is of this family."""
-    if family.decoder is not None:
-        return _to_seeing_config(model, family, to_config(model, family.decoder, vocab_size))
+    if family.decoder is not None and family.images is not None:
+        return _to_seeing_config(model, family, family.images, to_config(model, family.decoder, vocab_size))
     config: dict[str, Any] = {
         "architectures": [family.architecture],
         "model_type": family.model_type,
@@ -95,11 +95,7 @@ def to_config(model: ModelSpec, family: Family, vocab_size: int) -> dict[str, An
         if scaling is None and _PARAMETERS in family.defaults:
             config["rope_scaling"] = {"rope_type": "default"}  # without it they would be scaled
         if scaling is not None:
-            said = {name: getattr(scaling, name) for name in _SCALING[scaling.type]}
-            given = {name: value for name, value in said.items() if value is not None}
-            if given.get("truncate") is True:  # what all versions of transformers do
-                del given["truncate"]
-            config["rope_scaling"] = {"rope_type": scaling.type, **given}
+            config["rope_scaling"] = _scaling_keys(scaling)
             if scaling.type == "yarn" and scaling.original_max_position_embeddings is not None:
                 # Versions of transformers take the factor from these two, and others the factor itself.
                 config[_POSITIONS] = round(scaling.factor * scaling.original_max_position_embeddings)
@@ -107,13 +103,27 @@ def to_config(model: ModelSpec, family: Family, vocab_size: int) -> dict[str, An
     return config | {key: config[source] for key, source in family.repeated.items()}
 
 
+def _scaling_keys(scaling: RopeScaling) -> dict[str, Any]:
+    said = {name: getattr(scaling, name) for name in _SCALING[scaling.type]}
+    given = {name: value for name, value in said.items() if value is not None}
+    if given.get("truncate") is True:  # what all versions of transformers do
+        del given["truncate"]
+    return {"rope_type": scaling.type, **given}
+
+
+def rotary_parameters(model: ModelSpec) -> dict[str, Any]:
+    """What `rope_parameters` of newer versions of transformers say of a model."""
+    scaling = {"rope_type": "default"} if model.rope_scaling is None else _scaling_keys(model.rope_scaling)
+    return {"rope_theta": float(model.rotary_base), **scaling}
+
+
 def to_model(config: Mapping[str, Any], family: Family, place: str = "") -> dict[str, Any]:
     """The `model` section of a config.json of this family, or of a part of one, named by `place` (` of text_config`).
     Raises UserError with what we cannot represent, and with every key that is not known to change nothing.
     """
     _refuse_others(config, family, place)
-    if family.decoder is not None:
-        model = _to_seeing_model(config, family, family.decoder)
+    if family.decoder is not None and family.images is not None:
+        model = _to_seeing_model(config, family.decoder, family.images)
     else:
         model = _to_text_model(config, family, place)
     check_keys(config, keys_read(family) | family.ignored, family.name, place)
@@ -145,7 +155,7 @@ def _to_text_model(config: Mapping[str, Any], family: Family, place: str) -> dic
         **{field: only(value) for field, value in family.fixed.items() if only(value) is not None},
     }
     if family.rotary:
-        fields |= _rotary(config, family) if family.local_base is None else _rotary_of_two(config, family, place)
+        fields |= rotary_fields(config, family) if family.local_base is None else _rotary_of_two(config, family, place)
         window = fields.get("sliding_window")
         if family.global_interval is not None:
             fields |= windows(config, fields["num_layers"], window, family.global_interval, place)
@@ -153,8 +163,6 @@ def _to_text_model(config: Mapping[str, Any], family: Family, place: str) -> dic
             _refuse_mixed_layers(config, window is not None, place)
         if fields.get("sliding_window") is None:
             fields["rotary_base_local"] = None
-    if (chunk := fields.get("attention_chunk_size")) is not None:
-        fields["seq_length"] = min(fields["seq_length"], chunk)
     if offset := fields.get("position_embedding_offset"):
         fields["seq_length"] = min(fields["seq_length"], fields["max_position_embeddings"] - offset)
     known = ModelSpec.model_fields
@@ -183,10 +191,8 @@ def merged_rates(config: Mapping[str, Any], family: Family) -> Iterator[str]:
 
 def keys_read(family: Family) -> set[str]:
     """The keys of config.json that an import of this family understands."""
-    if family.decoder is not None:
-        if family.seeing is not None:
-            return {*family.seeing.keys, *keys_read(family.decoder), *family.decoder.ignored}
-        return {"text_config", "vision_config", "vision_feature_layer", "tie_word_embeddings", *family.constants}
+    if family.images is not None:
+        return {*family.images.keys, *family.constants}
     return {
         *(*family.sizes.values(), *family.constants, *family.repeated, *family.aliases, *family.implied),
         *(key for each in family.derived for key in each.keys),
@@ -200,30 +206,15 @@ def keys_read(family: Family) -> set[str]:
     }
 
 
-def _to_seeing_config(model: ModelSpec, family: Family, text: Mapping[str, Any]) -> dict[str, Any]:
-    """Around `text`, what it says of the decoder."""
-    if family.seeing is not None:
-        names = {"architectures": [family.architecture], "model_type": family.model_type}
-        return {**family.seeing.to_config(model, text), **names}
-    return {
-        "architectures": [family.architecture],
-        "model_type": family.model_type,
-        "tie_word_embeddings": text["tie_word_embeddings"],
-        **family.constants,
-        "vision_feature_layer": -1,
-        "image_seq_length": model.image_encoder.tokens_per_image,
-        "text_config": text,
-        "vision_config": to_vision_config(model.image_encoder),
-    }
+def _to_seeing_config(model: ModelSpec, family: Family, images: ImageConfig, text: Mapping[str, Any]) -> dict[str, Any]:
+    """From `text`, what it says of the decoder."""
+    names = {"architectures": [family.architecture], "model_type": family.model_type}
+    return {**images.to_config(model, text), **family.constants, **names}
 
 
-def _to_seeing_model(config: Mapping[str, Any], family: Family, decoder: Family) -> dict[str, Any]:
-    if (seeing := family.seeing) is not None:
-        return {**to_model(seeing.to_text(config), decoder), "vision": seeing.to_vision(config)}
-    text = section(config, "text_config")
-    ties = any(each.get("tie_word_embeddings") for each in (config, text))
-    vision = to_vision(section(config, "vision_config"), config.get("vision_feature_layer", -2))
-    return {**to_model({**text, "tie_word_embeddings": ties}, decoder, " of text_config"), "vision": vision}
+def _to_seeing_model(config: Mapping[str, Any], decoder: Family, images: ImageConfig) -> dict[str, Any]:
+    place = " of text_config" if images.nests else ""
+    return {**to_model(images.to_text(config), decoder, place), "vision": images.to_vision(config)}
 
 
 def _said(config: Mapping[str, Any], key: str, family: Family) -> Any:
@@ -317,8 +308,10 @@ def _our_activation(value: Any, key: str, family: Family, place: str) -> str:
     )
 
 
-def _rotary(config: Mapping[str, Any], family: Family) -> dict[str, Any]:
-    """`rope_parameters` of newer versions of transformers, or `rope_theta` and `rope_scaling` of older ones."""
+def rotary_fields(config: Mapping[str, Any], family: Family) -> dict[str, Any]:
+    """Our fields, from `rope_parameters` of newer versions of transformers, or `rope_theta` and `rope_scaling` of older
+    ones.
+    """
     old, new = section(config, "rope_scaling"), section(config, "rope_parameters")
     if old and new and old != new:
         raise UserError(
@@ -362,15 +355,10 @@ def _rotary(config: Mapping[str, Any], family: Family) -> dict[str, Any]:
 
 def _rotary_of_two(config: Mapping[str, Any], family: Family, place: str) -> dict[str, Any]:
     """The same where layers with windows have frequencies of their own: those of newer versions by kind of layer."""
-    new = section(config, _PARAMETERS)
-    if strange := sorted(new.keys() - {LOCAL, GLOBAL}):
-        raise UserError(
-            f"config.json: {_PARAMETERS}{place} is by kind of layer, and has {', '.join(strange)}",
-            code="unknown_rope_keys",
-        )
+    new = rotary_by_kind(config, place)
     local = {_THETA: config.get(_LOCAL_BASE, family.local_base), **section(new, LOCAL)}
     plain = replace(family, defaults={**family.defaults, _THETA: family.local_base})
-    fields = _rotary({_PARAMETERS: local}, plain)
+    fields = rotary_fields({_PARAMETERS: local}, plain)
     if "rope_scaling" in fields:
         raise UserError(
             f"config.json: {_PARAMETERS}{place} scales positions in layers with a window",
@@ -378,7 +366,18 @@ def _rotary_of_two(config: Mapping[str, Any], family: Family, place: str) -> dic
         )
     others = {key: value for key, value in config.items() if key not in (_PARAMETERS, TYPES)}
     both = {**others, _PARAMETERS: section(new, GLOBAL)} if new.get(GLOBAL) else others
-    return {**_rotary(both, family), "rotary_base_local": fields["rotary_base"]}
+    return {**rotary_fields(both, family), "rotary_base_local": fields["rotary_base"]}
+
+
+def rotary_by_kind(config: Mapping[str, Any], place: str = "") -> Mapping[str, Any]:
+    """`rope_parameters` by kind of layer. Raises UserError where they are not."""
+    found = section(config, _PARAMETERS)
+    if strange := sorted(found.keys() - {LOCAL, GLOBAL}):
+        raise UserError(
+            f"config.json: {_PARAMETERS}{place} is by kind of layer, and has {', '.join(strange)}",
+            code="unknown_rope_keys",
+        )
+    return found
 
 
 def _local_base(model: ModelSpec, family: Family) -> int:

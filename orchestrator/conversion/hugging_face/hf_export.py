@@ -94,7 +94,7 @@ class Source:
         """What transformers has beside these weights, and computes nothing with."""
         if self.family.unused:
             dtype, width = (
-                self.dtype or self.weights.dtype("vision.input_norm.weight"),
+                self.dtype or self.weights.dtype("vision.positions"),
                 self.model.image_encoder.hidden_size,
             )
             for name, number in self.family.unused.items():
@@ -200,17 +200,16 @@ def _with_ids(
     config: dict[str, Any], family: Family, ids: dict[str, int | None], job: JobSpec, rows: int
 ) -> dict[str, Any]:
     """A config.json with the ids of special tokens: those of text, and that which stands for images."""
-    if not job.model.has_vision:
+    images = family.images
+    if images is None:
         return config | ids
-    mark = job.model.image_encoder.mark
-    beside, image = {}, rows - 1
+    found = {images.image_id: rows - 1}
     if not means_no_text(job):
         with suppress(UserError):  # it is left out, or that is the reason why it is
-            image = image_token(job.data.tokenizer, mark)
-            beside = token_ids(job.data.tokenizer, () if family.seeing is None else family.seeing.tokens)
-    if family.seeing is not None:
-        return family.seeing.with_ids(config, ids, {**beside, mark: image})
-    return {**config, "image_token_index": image, "text_config": config["text_config"] | ids}
+            found = {images.image_id: image_token(job.data.tokenizer, job.model.image_encoder.kind.token)}
+            found |= token_ids(job.data.tokenizer, images.other_ids)
+    text = {"text_config": config["text_config"] | ids} if images.nests else ids
+    return {**config, **found, **text}
 
 
 def require_whole(checkpoint: Path) -> None:
@@ -235,7 +234,7 @@ def _write_tokenizer(job: JobSpec, folder: Path, wanted: WithTokenizer) -> tuple
         return SpecialIds(), "the job reads random tokens and names no tokenizer of this vocabulary"
     try:
         if job.model.has_vision:
-            image_token(job.data.tokenizer, job.model.image_encoder.mark)
+            image_token(job.data.tokenizer, job.model.image_encoder.kind.token)
         return write_tokenizer(job.data.tokenizer, folder), None
     except UserError as error:
         if wanted == "yes":

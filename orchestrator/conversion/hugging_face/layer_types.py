@@ -13,9 +13,7 @@ from orchestrator.spec.model import ModelSpec
 TYPES = "layer_types"
 INTERVALS = ("sliding_window_pattern", "_sliding_window_pattern")
 """What older versions of transformers read instead, and what newer ones write beside it."""
-LOCAL, GLOBAL, LINEAR = "sliding_attention", "full_attention", "linear_attention"
-FULL_INTERVAL = "full_attention_interval"
-"""What older versions of transformers read instead where there is linear attention."""
+LOCAL, GLOBAL = "sliding_attention", "full_attention"
 _WINDOW, _SWITCH, _FIRST = "sliding_window", "use_sliding_window", "max_window_layers"
 
 
@@ -27,10 +25,10 @@ def windows(config: Mapping[str, Any], layers: int, window: int | None, interval
     if types is None:
         every = whole(config.get(INTERVALS[0], interval), f"{INTERVALS[0]}{place}")
         types = [GLOBAL if number % every == 0 else LOCAL for number in range(1, layers + 1)]
-    return _windows_of(types, layers, window, place)
+    return windows_of(types, layers, window, place)
 
 
-def _windows_of(types: Any, layers: int, window: Any, place: str = "") -> dict[str, Any]:
+def windows_of(types: Any, layers: int, window: Any, place: str = "") -> dict[str, Any]:
     """Our fields, of so many layers of these types. Raises UserError where they are others."""
     if not isinstance(types, list) or len(types) != layers or any(each not in (LOCAL, GLOBAL) for each in types):
         raise no_network(f"{TYPES}{place}", types)
@@ -52,7 +50,7 @@ def _windows_of(types: Any, layers: int, window: Any, place: str = "") -> dict[s
 def _listed(said: Said, fields: dict[str, Any]) -> dict[str, Any]:
     layers, window = whole(fields["num_layers"], "num_hidden_layers"), said(_WINDOW)
     types = said(TYPES)
-    return _windows_of([GLOBAL if window is None else LOCAL] * layers if types is None else types, layers, window)
+    return windows_of([GLOBAL if window is None else LOCAL] * layers if types is None else types, layers, window)
 
 
 LISTED_WINDOWS = Derived(
@@ -70,7 +68,7 @@ def _switched(said: Said, fields: dict[str, Any]) -> dict[str, Any]:
     if types is None:
         first = whole(said(_FIRST), _FIRST, least=0)
         types = [LOCAL if window is not None and number >= first else GLOBAL for number in range(layers)]
-    return _windows_of(types, layers, window)
+    return windows_of(types, layers, window)
 
 
 def _switch(model: ModelSpec) -> dict[str, Any]:
@@ -99,32 +97,6 @@ def interval_of(marked: Sequence[bool], key: str, value: Any) -> int | None:
             code="unsupported_config_value",
         )
     return interval
-
-
-def _to_linear(said: Said, fields: dict[str, Any]) -> dict[str, Any]:
-    types, layers = said(TYPES), whole(fields["num_layers"], "num_hidden_layers")
-    if types is None:
-        interval = whole(said(FULL_INTERVAL), FULL_INTERVAL)
-        types = [GLOBAL if number % interval == 0 else LINEAR for number in range(1, layers + 1)]
-    if not isinstance(types, list) or len(types) != layers or any(each not in (LINEAR, GLOBAL) for each in types):
-        raise no_network(TYPES, types)
-    linear = [each == LINEAR for each in types]
-    if len(set(linear)) == 1:
-        raise no_network(TYPES, types)
-    interval = linear.index(False) + 1
-    if linear == [number % interval != 0 for number in range(1, layers + 1)]:
-        return {"linear_attention_freq": interval}
-    return {"linear_attention_freq": [int(each) for each in linear]}
-
-
-def _types_of_linear(model: ModelSpec) -> dict[str, Any] | None:
-    if not model.has_linear_attention:
-        return None
-    return {TYPES: [LINEAR if each else GLOBAL for each in model.linear_attention_layers]}
-
-
-LINEAR_LAYERS = Derived(("linear_attention_freq",), (TYPES, FULL_INTERVAL), _to_linear, _types_of_linear)
-"""Layers with linear attention, and others with attention to all tokens."""
 
 
 def layer_types(model: ModelSpec) -> list[str]:

@@ -8,17 +8,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from orchestrator.conversion.hugging_face.config_keys import WITHOUT_EFFECT, check_keys, no_network, whole
-from orchestrator.conversion.weight_mapping import SeeingConfig
+from orchestrator.conversion.hugging_face.configuration import keys_read, section
+from orchestrator.conversion.weight_mapping import Family, ImageConfig
 from orchestrator.errors import UserError
+from orchestrator.models.image_encoders import IMAGE_ENCODERS
 from orchestrator.spec.model import ModelSpec
-from orchestrator.spec.native_resolution import (
-    FRAMES,
-    IMAGE_END,
-    IMAGE_PAD,
-    IMAGE_START,
-    ROTARY_BASE,
-    NativeResolutionSpec,
-)
+from orchestrator.spec.native_resolution import FRAMES, ROTARY_BASE, NativeResolutionSpec
 from orchestrator.spec.vision import VisionSpec
 
 SECTION = "mrope_section"
@@ -53,14 +48,13 @@ _EPSILON = 1e-6
 _TOKENS_OF_A_SIDE = 35
 """Of the largest image of an imported model, whose config.json says none: 1225 tokens, where transformers' processor
 takes 1280 at most by default. Of models with few positions images take half of these at most."""
-_VIDEO_PAD = "<|video_pad|>"
-_TOKENS = {
-    IMAGE_PAD: "image_token_id",
-    _VIDEO_PAD: "video_token_id",
-    IMAGE_START: "vision_start_token_id",
-    IMAGE_END: "vision_end_token_id",
+_START, _END = IMAGE_ENCODERS["qwen2.5"].around
+_IMAGE_ID = "image_token_id"
+_OTHER_IDS = {
+    "<|video_pad|>": "video_token_id",
+    _START: "vision_start_token_id",
+    _END: "vision_end_token_id",
 }
-"""Special tokens -> keys of config.json for their ids."""
 
 
 def _to_config(model: ModelSpec, text: Mapping[str, Any]) -> dict[str, Any]:
@@ -102,9 +96,7 @@ def _to_text(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _to_vision(config: Mapping[str, Any]) -> dict[str, Any]:
-    said = config.get("vision_config") or {}
-    if not isinstance(said, dict):
-        raise UserError("config.json: vision_config is not an object", code="config_value_not_an_object")
+    said = section(config, "vision_config")
     if (kind := said.get("model_type", _MODEL_TYPES[0])) not in _MODEL_TYPES:
         raise UserError(
             f"config.json: vision_config is a {kind}; images are encoded by a {_MODEL_TYPES[0]} here",
@@ -135,9 +127,11 @@ def _to_vision(config: Mapping[str, Any]) -> dict[str, Any]:
     fields |= {"norm_epsilon": _EPSILON, "image_size": _side(config) * fields["patch_size"] * native["merge_size"]}
     smallest = own["smallest_image_size"].default
     native["smallest_image_size"] = min(smallest, fields["image_size"])
+    beyond = {field: value for field, value in native.items() if value != own[field].default}
     return {
+        "type": "qwen2.5",
         **{field: value for field, value in fields.items() if value != known[field].default},
-        "native_resolution": {field: value for field, value in native.items() if value != own[field].default},
+        **({"native_resolution": beyond} if beyond else {}),
     }
 
 
@@ -146,10 +140,6 @@ def _side(config: Mapping[str, Any]) -> int:
     positions = _to_text(config).get("max_position_embeddings")
     most = math.isqrt(positions // 2) if isinstance(positions, int) and positions > 1 else _TOKENS_OF_A_SIDE
     return min(_TOKENS_OF_A_SIDE, max(most, 1))
-
-
-def _with_ids(config: dict[str, Any], ids: Mapping[str, int | None], images: Mapping[str, int]) -> dict[str, Any]:
-    return {**config, **ids, **{_TOKENS[text]: number for text, number in images.items() if text in _TOKENS}}
 
 
 KEYS_READ = frozenset(
@@ -165,13 +155,20 @@ KEYS_READ = frozenset(
     }
 )
 """Of vision_config."""
-_OUTSIDE = frozenset({*_TOKENS.values(), "vision_token_id"})
+_OUTSIDE = frozenset({_IMAGE_ID, *_OTHER_IDS.values(), "vision_token_id"})
 """Keys beside those of the decoder."""
-QWEN2_5_VL_CONFIG = SeeingConfig(
-    keys=frozenset({"text_config", "vision_config", "tie_word_embeddings", *_OUTSIDE}) - WITHOUT_EFFECT,
-    to_config=_to_config,
-    to_text=_to_text,
-    to_vision=_to_vision,
-    tokens=tuple(_TOKENS),
-    with_ids=_with_ids,
-)
+
+
+def images_of(decoder: Family) -> ImageConfig:
+    """Beside a decoder, whose keys stand among those of images in published files."""
+    own = frozenset({"text_config", "vision_config", "tie_word_embeddings", *_OUTSIDE}) - WITHOUT_EFFECT
+    return ImageConfig(
+        type="qwen2.5",
+        keys=own | keys_read(decoder) | decoder.ignored,
+        to_text=_to_text,
+        to_config=_to_config,
+        to_vision=_to_vision,
+        image_id=_IMAGE_ID,
+        other_ids=_OTHER_IDS,
+        nests=False,
+    )

@@ -10,39 +10,20 @@ from typing import Any
 
 from orchestrator.errors import UserError
 from orchestrator.spec.native_resolution import FRAMES
-from orchestrator.spec.vision import COLOUR_DEVIATION, COLOUR_MEAN, MARK, VisionSpec
+from orchestrator.spec.vision import MARK, VisionSpec
 
-_BICUBIC = 3
+RESAMPLING = {"bilinear": 2, "bicubic": 3}
+"""Pillow's numbers for ways to scale an image."""
 _EXACT = 1e-4
 """Two of a colour's means that are nearer than this are one, rounded: ImageNet's are 40 times as far from CLIP's."""
 _PIXELS, _WHOLE = "preprocessor_config.json", "processor_config.json"
 
 
-def refuse_other_pixels(folder: Path, image_size: int) -> None:
+def refuse_other_pixels(folder: Path, vision: VisionSpec) -> None:
     """Raises UserError where the processor beside a model makes other pixels of an image than training would: the
     model would be shown what it has not learnt to see."""
-    square = {"height": image_size, "width": image_size}
-    _refuse(
-        folder,
-        {
-            "size": ({"shortest_edge": image_size}, image_size),
-            "resample": (_BICUBIC,),
-            "do_center_crop": (True,),
-            "crop_size": (square, image_size),
-            "do_pad": (False,),
-        },
-    )
-
-
-def refuse_other_patches(folder: Path, vision: VisionSpec) -> None:
-    """The same of a model that sees images of any size. How small and how large these may be is for each training."""
-    sizes = {"patch_size": vision.patch_size, "merge_size": vision.merge_size, "temporal_patch_size": FRAMES}
-    _refuse(folder, {"resample": (_BICUBIC,), **{key: (value,) for key, value in sizes.items()}})
-
-
-def _refuse(folder: Path, own: Mapping[str, tuple[Any, ...]]) -> None:
     name, said = _processor(folder)
-    if wrong := _differences(said, own):
+    if wrong := _differences(said, vision):
         raise UserError(
             f"{folder / name}: {'; '.join(wrong)}. The model would get other images than it was trained on; if that "
             "is intended, write these values there",
@@ -50,14 +31,14 @@ def _refuse(folder: Path, own: Mapping[str, tuple[Any, ...]]) -> None:
         )
 
 
-def image_token_note(folder: Path, config: Mapping[str, Any], mark: str = MARK) -> str | None:
+def image_token_note(folder: Path, config: Mapping[str, Any], token: str = MARK) -> str | None:
     """What to know where config.json gives another id to the token of an image than the tokenizer beside it."""
     key = next((name for name in ("image_token_index", "image_token_id") if config.get(name) is not None), None)
-    own = _token_id(folder / "tokenizer.json", mark)
+    own = _token_id(folder / "tokenizer.json", token)
     if key is None or own is None or config[key] == own:
         return None
     return (
-        f"config.json says {key}: {json.dumps(config[key])}, and {mark} has the id {own} in the tokenizer.json beside "
+        f"config.json says {key}: {json.dumps(config[key])}, and {token} has the id {own} in the tokenizer.json beside "
         "it, which is taken"
     )
 
@@ -83,15 +64,34 @@ def _read(path: Path) -> dict[str, Any]:
     return found
 
 
-def _differences(said: Mapping[str, Any], own: Mapping[str, tuple[Any, ...]]) -> list[str]:
+def _square(vision: VisionSpec) -> dict[str, tuple[Any, ...]]:
+    size, crops = vision.image_size, vision.kind.crops
+    square = {"height": size, "width": size}
+    return {
+        "size": ({"shortest_edge": size}, size) if crops else (square,),
+        "do_center_crop": (crops,),
+        **({"crop_size": (square, size)} if crops else {"do_pan_and_scan": (False,)}),
+        "do_pad": (False,),
+    }
+
+
+def _patches(vision: VisionSpec) -> dict[str, tuple[Any, ...]]:
+    """Of images of any size. How small and how large these may be is for each training."""
+    sizes = {"patch_size": vision.patch_size, "merge_size": vision.merge_size, "temporal_patch_size": FRAMES}
+    return {key: (value,) for key, value in sizes.items()}
+
+
+def _differences(said: Mapping[str, Any], vision: VisionSpec) -> list[str]:
+    kind = vision.kind
     known: dict[str, tuple[Any, ...]] = {
         "do_resize": (True,),
-        **own,
+        **(_patches(vision) if kind.keeps_shape else _square(vision)),
+        "resample": (RESAMPLING[kind.resampling],),
         "do_rescale": (True,),
         "rescale_factor": (1 / 255,),
         "do_normalize": (True,),
-        "image_mean": (COLOUR_MEAN,),
-        "image_std": (COLOUR_DEVIATION,),
+        "image_mean": (kind.colour_mean,),
+        "image_std": (kind.colour_deviation,),
     }
     return [
         f"{key} is {json.dumps(said[key])}, and here it is {json.dumps(values[0])}"
@@ -108,13 +108,13 @@ def _is_same(said: Any, value: Any) -> bool:
     return bool(said == value)
 
 
-def _token_id(path: Path, mark: str) -> int | None:
+def _token_id(path: Path, token: str) -> int | None:
     """Of the token of an image in a tokenizer.json; None where there is none."""
     said = _read(path)
     added, model = said.get("added_tokens"), said.get("model")
-    for token in added if isinstance(added, list) else ():
-        if isinstance(token, dict) and token.get("content") == mark and isinstance(token.get("id"), int):
-            return int(token["id"])
+    for each in added if isinstance(added, list) else ():
+        if isinstance(each, dict) and each.get("content") == token and isinstance(each.get("id"), int):
+            return int(each["id"])
     words = model.get("vocab") if isinstance(model, dict) else None
-    found = words.get(mark) if isinstance(words, dict) else None
+    found = words.get(token) if isinstance(words, dict) else None
     return found if isinstance(found, int) else None

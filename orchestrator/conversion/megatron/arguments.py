@@ -12,9 +12,9 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from orchestrator.conversion.megatron import sentences
+from orchestrator.conversion.megatron import bert_and_t5
 from orchestrator.errors import UserError
-from orchestrator.migration.combined_flags.variants import LLAMA_SCALING
+from orchestrator.migration.flag_groups.variants import LLAMA_SCALING
 from orchestrator.migration.to_megatron import to_megatron
 from orchestrator.models.blocks.registry import block_flags
 from orchestrator.models.registry import GPT, ModelFamily
@@ -68,7 +68,7 @@ def to_model(arguments: Mapping[str, Any], family: ModelFamily = GPT) -> dict[st
             f"the checkpoint's arguments do not say {', '.join(missing)}: give the job with --job",
             code="missing_megatron_arguments",
         )
-    arguments = sentences.with_known_layers(arguments, family)
+    arguments = bert_and_t5.with_known_layers(arguments, family)
     stray = {what for name, what in _NOT_HERE.items() if arguments.get(name) not in (*_UNSET, *_KNOWN.get(name, ()))}
     if stray:
         raise UserError(
@@ -87,7 +87,7 @@ def to_model(arguments: Mapping[str, Any], family: ModelFamily = GPT) -> dict[st
     fuses = arguments.get("bias_gelu_fusion") and arguments.get("add_bias_linear") and not arguments.get("num_experts")
     plain = "gelu_tanh" if fuses else "gelu"
     model["activation"] = next((ours for name, ours in _ACTIVATIONS.items() if arguments.get(name)), plain)
-    return {**model, **_window(arguments), **sentences.to_fields(arguments, family)}
+    return {**model, **_window(arguments), **bert_and_t5.to_fields(arguments, family)}
 
 
 _UNSET: tuple[Any, ...] = (None, False, 0, "", [], {})
@@ -128,16 +128,8 @@ def _window(arguments: Mapping[str, Any]) -> dict[str, Any]:
 
 _NO_NETWORK = frozenset(
     (
-        *("preset", "seq_length", "vocab_size", "make_vocab_size_divisible_by", "hidden_dropout", "attention_dropout"),
-        *("init_method_std", "moe_router_dtype", "moe_router_load_balancing_type", "moe_aux_loss_coeff"),
-        *(
-            "moe_router_bias_update_rate",
-            "moe_z_loss_coeff",
-            "moe_expert_capacity_factor",
-            "moe_token_dispatcher_type",
-            "moe_grouped_gemm",
-            "vision",
-        ),
+        *("preset", "seq_length", "vocab_size", "make_vocab_size_divisible_by", "hidden_dropout", "init_method_std"),
+        *("vision", *(name for flags in block_flags() for name in flags.of_training)),
     )
 )
 """What may be another in a job that goes on from a checkpoint; images are refused for themselves."""
@@ -161,41 +153,26 @@ def network_of(model: ModelSpec) -> dict[str, Any]:
     """What of a model decides its network, by field; None for what it does not depend on. Two of equal networks are
     equal here, however each is written.
     """
-    found = {name: value for name, value in model.model_dump().items() if name not in _NO_NETWORK}
-    found |= {
+    found = {
+        **model.model_dump(),
         "ffn_hidden_size": None if all(model.moe_layers) else model.ffn_size,
-        "num_query_groups": model.query_groups,
-        "kv_channels": model.head_dim,
-        "add_qkv_bias": model.has_qkv_bias,
         "max_position_embeddings": model.positions if model.position_embedding_type == "learned_absolute" else None,
+        **bert_and_t5.network(model),
     }
-    found |= sentences.network(model)
-    if model.position_embedding_type != "rope":
-        found |= dict.fromkeys(("rotary_percent", "rotary_base", "rope_scaling"))
-    found["window_attn_skip_freq"] = (
-        None if model.sliding_window is None else [int(each) for each in model.windowed_layers]
-    )
-    if not model.has_experts:
-        found |= dict.fromkeys(name for name in found if name.startswith("moe_"))
-    else:
-        found |= {
-            "moe_ffn_hidden_size": model.moe_ffn_size,
-            "moe_layer_freq": [int(has) for has in model.moe_layers],
-            "moe_router_topk_scaling_factor": model.moe_router_topk_scaling_factor or 1.0,
-            "moe_router_group_score_topk": model.group_score_topk,
-        }
-    return found
+    for flags in block_flags():
+        found |= flags.network(model)
+    return {name: value for name, value in found.items() if name not in _NO_NETWORK}
 
 
 def require_representable(job: JobSpec) -> None:
     """Raises UserError when Megatron-LM has no such network, or its arguments cannot say it."""
-    if not sentences.has_layout(job.model.family) or job.has_task:
+    if not bert_and_t5.has_layout(job.model.family) or job.has_task:
         what = "has a task" if job.has_task else f"is a {job.model.family.name}"
         raise UserError(
             f"{job.name} {what}: checkpoints for Megatron-LM support only GPT, BERT and T5",
             code="family_not_in_megatron",
         )
-    sentences.require_halves_alike(job)
+    bert_and_t5.require_halves_alike(job)
     if job.model.has_vision:
         raise UserError(
             f"{job.name} has images (model.vision), which checkpoints for Megatron-LM do not support: "
@@ -233,11 +210,11 @@ def to_arguments(job: JobSpec, *, iteration: int, consumed_samples: int, padded_
         **flags,
         **{name: getattr(model, name) for name in names},
         **{theirs: getattr(model, ours) for theirs, ours in _RENAMED.items()},
-        **sentences.to_arguments(model),
+        **bert_and_t5.to_arguments(model),
         "ffn_hidden_size": model.ffn_size,
         "kv_channels": model.head_dim,
         "add_qkv_bias": model.has_qkv_bias,
-        "window_size": None if model.sliding_window is None else (model.sliding_window - 1, 0),
+        "window_size": model.window_size,
         "group_query_attention": model.num_query_groups is not None,
         "num_query_groups": model.query_groups,
         "swiglu": model.activation == "swiglu",

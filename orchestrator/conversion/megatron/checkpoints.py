@@ -21,9 +21,9 @@ from typing import Any
 import torch
 from megatron.core.dist_checkpointing.core import CheckpointingConfig, save_config
 
-from orchestrator.conversion.megatron import sentences
+from orchestrator.conversion.megatron import bert_and_t5
 from orchestrator.conversion.megatron.arguments import scheduler_state, to_arguments
-from orchestrator.conversion.megatron.names import (
+from orchestrator.conversion.megatron.checkpoint_keys import (
     Source,
     find_sources,
     names_there,
@@ -198,7 +198,7 @@ def import_megatron(source: Path, job: JobSpec, target: Path, *, with_optimizer:
             "content_metadata": CONTENT,
             "train_state": {"iteration": iteration, "consumed_samples": consumed, "skipped_steps": 0},
         }
-    names = {key: key for key in stored.objects() if _is_weight(key) and not sentences.is_copy(key)}
+    names = {key: key for key in stored.objects() if _is_weight(key) and not bert_and_t5.is_copy(key)}
     if not any(key.startswith(f"{DECODER}0.") for key in wanted):
         names = {stacked_object(key, job.model.num_layers): key for key in names}
     target.mkdir(parents=True)
@@ -293,7 +293,7 @@ def _copy(checkpoint: Path, files: Iterable[str], job: JobSpec, target: Path) ->
                 shutil.copyfile(checkpoint / name, target / name)
         return
     kept = filter(_is_weight, stored.objects())
-    objects = {there: key for key in kept for there in sentences.names_there(key, job.model.family)}
+    objects = {there: key for key in kept for there in bert_and_t5.names_there(key, job.model.family)}
     if numbers_layers(job.model):
         objects = {numbered_object(key): key for key in objects}
     parts = job.parallelism.tensor_model_parallel_size

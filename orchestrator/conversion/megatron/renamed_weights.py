@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import torch
 
-from orchestrator.conversion.megatron.names import Sources
+from orchestrator.conversion.megatron.checkpoint_keys import Sources
 from orchestrator.conversion.tensors.stored_weights import Tensors
 
 

@@ -25,15 +25,16 @@ from orchestrator.data.chat.templates import (
     RenderedText,
     template_file,
 )
-from orchestrator.data.chat.tokens import between_images, tokens_of
+from orchestrator.data.chat.tokens import between_images, tokens_of, with_text_around
 from orchestrator.data.input.documents import MalformedRecord, read_records
+from orchestrator.data.input.images import pixels
 from orchestrator.data.input.json_values import read_json
-from orchestrator.data.input.native_resolution import pixels_for
 from orchestrator.data.input.sources import Chunk
 from orchestrator.data.tokenizers.encoding import EncodedChunk, EncodedKey
 from orchestrator.data.tokenizers.tokenizer import Tokenizer
 from orchestrator.data.tokenizers.vocabulary import tokenizer_file
 from orchestrator.errors import MissingDependency, UserError
+from orchestrator.models.image_encoders import ImageEncoderKind
 from orchestrator.spec.sections.chat import TEMPLATES_SAID
 from orchestrator.spec.vision import MARK, VisionSpec
 
@@ -77,7 +78,7 @@ class ChatEncoder:
         """Raises UserError when the tokenizer has no token that can stand for a patch."""
         self._tokenizer, self._template, self._vision = tokenizer, template, vision
         if vision is not None:
-            self._patch = patch_token(tokenizer, vision.mark)
+            self._patch = patch_token(tokenizer, vision.kind)
 
     def __call__(self, chunk: Chunk) -> EncodedChunk:
         """Encode a chunk."""
@@ -138,10 +139,10 @@ class ChatEncoder:
                 "leave the line out"
             )
         most = _LONGEST // bytes_per_image(self._vision.image_size)
-        if images > (min(most, most_images(self._vision)) if self._vision.is_native else most):
+        if images > (min(most, most_images(self._vision)) if self._vision.kind.keeps_shape else most):
             raise ValueError(f"it has {images} images, more than a data set can hold for a conversation")
-        native = self._vision.is_native
-        parts = between_images(self._tokenizer, pieces, self._template.is_whole, is_native=native)
+        around, is_whole = self._vision.kind.around, self._template.is_whole
+        parts = between_images(self._tokenizer, with_text_around(pieces, around), is_whole)
         if len(parts) != images + 1:
             raise ValueError(f"the chat template writes {len(parts) - 1} of its {images} images")
         found = [_stored(path, self._vision) for path in paths]
@@ -162,25 +163,26 @@ def _is_shortened(messages: Sequence[Message], pieces: Sequence[RenderedText]) -
     return False
 
 
-def patch_token(tokenizer: Tokenizer, mark: str) -> int:
-    """The token that stands for a patch of an image: its own, `mark`, or that which ends a document. Raises UserError
-    when the tokenizer has neither."""
-    own = tokenizer.token_id(mark)
+def patch_token(tokenizer: Tokenizer, kind: ImageEncoderKind) -> int:
+    """The token that stands for a patch of an image: its own, or that which ends a document. Raises UserError when the
+    tokenizer has neither."""
+    own = tokenizer.token_id(kind.token)
     return tokenizer.eod if own is None else own
 
 
 def _stored(path: Path, vision: VisionSpec) -> _StoredImage:
     """That of a file. Raises ValueError where it is no image."""
     try:
-        pixels = pixels_for(path, vision)
+        found = pixels(path, vision)
     except MissingDependency:
         raise
     except UserError as error:
         raise ValueError(str(error)) from error
-    _, rows, columns = pixels.shape
-    if not vision.is_native:
-        return _StoredImage(pixels.tobytes(), vision.tokens_per_image)
-    return _StoredImage(stored_image(pixels.tobytes(), rows, columns, vision), rows * columns // vision.unit**2)
+    _, rows, columns = found.shape
+    stored = found.tobytes()
+    if vision.kind.keeps_shape:
+        stored = stored_image(stored, rows, columns, vision)
+    return _StoredImage(stored, vision.tokens_of(rows, columns))
 
 
 def chat_template(tokenizer: Tokenizer, wanted: str | None, day: str | None = None) -> ChatTemplate:

@@ -13,8 +13,7 @@ from orchestrator.data.chat.native_images import count_of, is_count
 from orchestrator.data.indexed_dataset.header import HEADER, IndexHeader, bin_path, idx_path, read_index
 from orchestrator.data.indexed_dataset.manifest import Manifest, read_manifest
 from orchestrator.errors import UserError
-from orchestrator.spec.native_resolution import NativeResolutionSpec
-from orchestrator.spec.vision import VisionSpec
+from orchestrator.spec.vision import VisionSpec, vision_of_images
 
 
 def images_prefix(prefix: Path) -> Path:
@@ -48,7 +47,7 @@ def image_counts(prefix: Path, first: int, stop: int, vision: VisionSpec) -> arr
         with open(path, "rb") as file:
             file.seek(HEADER.size + 4 * first)
             sizes.frombytes(file.read(4 * (stop - first)))
-    if vision.is_native:
+    if vision.kind.keeps_shape:
         return array("i", (count_of(size, vision) for size in sizes))
     each = bytes_per_image(vision.image_size)
     return array("i", (size // each for size in sizes))
@@ -58,20 +57,27 @@ def vision_of(manifest: Manifest | None) -> VisionSpec | None:
     """How the images of a data set are cut; None where it has none, or says nothing of it."""
     if manifest is None or manifest.image_size is None or manifest.patch_size is None:
         return None
-    native = None
-    if manifest.merge_size is not None and manifest.smallest_image_size is not None:
-        native = NativeResolutionSpec(merge_size=manifest.merge_size, smallest_image_size=manifest.smallest_image_size)
-    return VisionSpec(image_size=manifest.image_size, patch_size=manifest.patch_size, native_resolution=native)
+    return vision_of_images(
+        manifest.image_size,
+        manifest.patch_size,
+        manifest.image_encoder,
+        pooled_tokens=manifest.pooled_tokens,
+        merge_size=manifest.merge_size,
+        smallest_image_size=manifest.smallest_image_size,
+    )
 
 
-def _sizes(vision: VisionSpec) -> str:
-    """What decides on the pixels of an image, for people."""
-    if vision.is_native:
+def _cut_as(vision: VisionSpec) -> str:
+    """All that the pixels and the tokens of an image depend on, in words."""
+    if vision.kind.keeps_shape:
         return (
             f"any size from {vision.native.smallest_image_size} to {vision.image_size} pixels, in patches of "
             f"{vision.patch_size}, {vision.merge_size} x {vision.merge_size} to a token"
         )
-    return f"{vision.image_size} pixels in patches of {vision.patch_size}"
+    said = f"{vision.image_size} pixels in patches of {vision.patch_size}"
+    if not vision.kind.pools:
+        return said
+    return f"{said}, {vision.tokens_per_image} tokens each, for type {vision.type}"
 
 
 def images_problem(path: str, header: IndexHeader, vision: VisionSpec | None) -> str | None:
@@ -101,11 +107,12 @@ def images_problem(path: str, header: IndexHeader, vision: VisionSpec | None) ->
         return f"{path} has {claimed} images, and {missing}: copy all its files, or make it again"
     if not _belong_together(stored, header, manifest):
         return f"{path} and {prefix} do not belong together: copy all files again, or make the data set again"
-    wanted, own = _sizes(vision), vision_of(manifest)
-    if own is None:
-        fits, made = vision.is_native or stored.tokens % bytes_per_image(vision.image_size) == 0, "another size"
+    wanted, own = _cut_as(vision), vision_of(manifest)
+    if manifest is None:
+        fits = vision.kind.keeps_shape or stored.tokens % bytes_per_image(vision.image_size) == 0
+        made = "another size"
     else:
-        made = _sizes(own)
+        made = "unknown size" if own is None else _cut_as(own)
         fits = made == wanted
     if fits:
         return None
@@ -140,6 +147,6 @@ def _belong_together(stored: IndexHeader, header: IndexHeader, manifest: Manifes
     images = manifest.images or 0
     return (
         is_count(stored.tokens, images, own)
-        if own.is_native
+        if own.kind.keeps_shape
         else stored.tokens == images * bytes_per_image(own.image_size)
     )

@@ -14,11 +14,9 @@ from orchestrator.data.chat.conversations import Message
 from orchestrator.data.chat.images import IMAGE
 from orchestrator.data.chat.templates import ChatTemplate, RenderedText
 from orchestrator.data.tokenizers.tokenizer import Tokenizer
-from orchestrator.spec.native_resolution import IMAGE_END, IMAGE_START
 from orchestrator.spec.prompts import NO_TEXT, is_text
 from orchestrator.spec.vision import MARK
 
-_BARE, _SURROUNDED = re.compile(f"(?<!{re.escape(IMAGE_START)}){IMAGE}"), f"{IMAGE_START}{IMAGE}{IMAGE_END}"
 _MARKS = re.compile(f"{IMAGE}|{re.escape(MARK)}")
 
 
@@ -30,17 +28,20 @@ class Tokens(NamedTuple):
 
 
 def prompt_tokens(
-    tokenizer: Tokenizer, template: ChatTemplate, messages: Sequence[Message], image: int, *, is_native: bool = False
+    tokenizer: Tokenizer,
+    template: ChatTemplate,
+    messages: Sequence[Message],
+    image: int,
+    around: tuple[str, str] = ("", ""),
 ) -> list[int]:
-    """What the assistant's next turn goes on from, `image` for each `chat.images.IMAGE` that the template keeps. `MARK`
-    is text like any other. `is_native`: of images of any size. Raises ValueError for a conversation that it does not
-    take."""
+    """What the assistant's next turn goes on from, `image` for each `chat.images.IMAGE` that the template keeps, with
+    the texts `around` it. `MARK` is text like any other. Raises ValueError for a conversation that it does not take."""
     pieces = template.prompt(messages)
     if not all(is_text(piece.text or "") for piece in pieces):
         raise ValueError(f"what the chat template writes {NO_TEXT}")
     if not any(IMAGE in message.text for message in messages):
         return tokens_of(tokenizer, pieces, template.is_whole).ids
-    first, *others = between_images(tokenizer, pieces, template.is_whole, is_native=is_native)
+    first, *others = between_images(tokenizer, with_text_around(pieces, around), template.is_whole)
     return [*first.ids, *(token for part in others for token in (image, *part.ids))]
 
 
@@ -49,14 +50,21 @@ def tokens_of(tokenizer: Tokenizer, pieces: Sequence[RenderedText], is_whole: bo
     return _as_one(tokenizer, pieces) if is_whole else _piece_by_piece(tokenizer, pieces)
 
 
-def between_images(
-    tokenizer: Tokenizer, pieces: Sequence[RenderedText], is_whole: bool, *, is_native: bool = False
-) -> list[Tokens]:
+def with_text_around(pieces: Sequence[RenderedText], around: tuple[str, str]) -> list[RenderedText]:
+    """The pieces with a text before and behind each image, but where a template writes it itself."""
+    return [replace(piece, text=piece.text and surrounded(piece.text, IMAGE, around)) for piece in pieces]
+
+
+def surrounded(text: str, image: str, around: tuple[str, str]) -> str:
+    """A text with `around` before and behind each `image` that has it not yet."""
+    before, behind = around
+    found = re.compile(f"(?:{re.escape(before)})?{re.escape(image)}(?:{re.escape(behind)})?")
+    return found.sub(lambda _: f"{before}{image}{behind}", text)
+
+
+def between_images(tokenizer: Tokenizer, pieces: Sequence[RenderedText], is_whole: bool) -> list[Tokens]:
     """The tokens before, between and after the images of pieces, each a text of its own, but to a tokenizer that knows
-    the mark. Around images of any size (`is_native`) stand the tokens that a tokenizer has for that, also where a
-    template does not write them. Raises ValueError where that finds other than stand there."""
-    if is_native and all(tokenizer.token_id(text) is not None for text in (IMAGE_START, IMAGE_END)):
-        pieces = [replace(piece, text=piece.text and _BARE.sub(_SURROUNDED, piece.text)) for piece in pieces]
+    the mark. Raises ValueError where that finds other than stand there."""
     own = mark_token(tokenizer)
     if own is None:
         return [tokens_of(tokenizer, part, is_whole) for part in _split(pieces)]

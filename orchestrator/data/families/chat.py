@@ -158,7 +158,7 @@ class ImageChatDataset(ChatDataset):
         fields["image_mask"][: len(marks)] = marks == PATCH
         fields["images"] = np.zeros((config.images_per_sequence, 3, config.image_size, config.image_size), np.uint8)
         pixels = np.zeros(0, np.uint8) if self._images is None else self._images[member]
-        if not config.vision.is_native:
+        if not config.vision.kind.keeps_shape:
             fields["images"].reshape(-1)[: len(pixels)] = pixels
             return fields
         fields["grids"] = np.zeros((config.images_per_sequence, 2), np.int64)

@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from orchestrator.errors import DataError
 from orchestrator.fields.values import empty_dict, empty_list
+from orchestrator.models.image_encoders import ImageEncoderName
 from orchestrator.spec.messages.validation import errors_in_words
 from orchestrator.spec.sections.data import TokenizerSpec
 
@@ -61,11 +62,15 @@ class Manifest(BaseModel):
     shortened_conversations: int = 0
     """Those of which the chat template leaves out part of the assistant's turns, such as an earlier reasoning."""
     patch_size: int | None = None
-    """Pixels of the sides of the patches, each of which has a token."""
+    """Pixels of the sides of the patches."""
+    image_encoder: ImageEncoderName | None = None
+    """`model.vision.type` of the models that they are for; `llava` when None."""
+    pooled_tokens: int | None = None
+    """gemma3: tokens of an image."""
     merge_size: int | None = None
-    """Of images of any size: patches of the sides of the groups, each of which has a token instead."""
+    """qwen2.5: patches of the sides of the groups, each of which has a token."""
     smallest_image_size: int | None = None
-    """Of images of any size: these have at least as many pixels as a square of this side."""
+    """qwen2.5: images have at least as many pixels as a square of this side."""
     text_bytes: int
     """Bytes of input that were read, after decompression."""
     empty_documents: int

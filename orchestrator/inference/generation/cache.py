@@ -44,13 +44,19 @@ class Cache:
         """[b] of the prompts, in a pass over these."""
         self._rows: torch.Tensor | None = None
         self.rotation: Rotation | None = None
-        self._masks: dict[tuple[int | None, bool], torch.Tensor] = {}
+        self.first_masks: torch.Tensor | None = None
+        """Of the tokens of images in prompts, `image_masks`; None where each token attends to those before it alone."""
+        self._masks: dict[tuple[int | None, int | None, bool], torch.Tensor] = {}
 
     def begin(
-        self, positions: torch.Tensor | None, rotation: Rotation | None, lengths: torch.Tensor | None = None
+        self,
+        positions: torch.Tensor | None,
+        rotation: Rotation | None,
+        lengths: torch.Tensor | None = None,
+        first_masks: torch.Tensor | None = None,
     ) -> None:
         """Before a pass through the layers: over prompts of these lengths, or over tokens at these positions."""
-        self.positions, self.rotation, self.lengths = positions, rotation, lengths
+        self.positions, self.rotation, self.lengths, self.first_masks = positions, rotation, lengths, first_masks
         self._rows = None if positions is None else torch.arange(positions.size(0), device=positions.device)[:, None]
         self._masks.clear()
 
@@ -94,18 +100,24 @@ class Cache:
                     kept[place] = taken
                     self.allocations += 1
 
-    def mask(self, window: int | None, slopes: torch.Tensor | None, dtype: torch.dtype) -> torch.Tensor:
-        """What is added to the scores of s queries per row: [b, 1, s, columns]; by head with ALiBi's slopes.
+    def mask(
+        self, window: int | None, slopes: torch.Tensor | None, dtype: torch.dtype, chunk: int | None = None
+    ) -> torch.Tensor:
+        """What is added to the scores of s queries per row: [b, 1, s, columns]; by head with ALiBi's slopes. `chunk`:
+        tokens beyond whose chunks none is seen.
 
         Made once in a pass for all layers that see the same.
         """
-        kind = (window, slopes is not None)
+        kind = (window, chunk, slopes is not None)
         if kind not in self._masks:
             assert self.positions is not None, "asked for in passes that go on"
-            distance = self.positions[..., None] - torch.arange(self.columns, device=self.positions.device)
+            columns = torch.arange(self.columns, device=self.positions.device)
+            distance = self.positions[..., None] - columns
             seen = distance >= 0
             if window is not None:
                 seen &= distance < window
+            if chunk is not None:
+                seen &= columns >= self.positions[..., None] // chunk * chunk
             lowered = torch.zeros(1, 1, 1, 1, dtype=dtype, device=distance.device)
             if slopes is not None:
                 lowered = (-slopes[:, None, None] * distance[:, None]).to(dtype)
@@ -150,7 +162,7 @@ class CachedAttention(torch.nn.Module):
             value, values = key[..., rotated:], keys[..., rotated:]
         if cache.positions is None:
             query, key, value = (x.permute(2, 0, 1, 3) for x in (query, key, value))
-            found = self.plain(query, key, value, None)
+            found = self.plain(query, key, value, cache.first_masks)
             return found
         return self._attend(query, keys, values, self._mask(cache, query))
 
@@ -179,7 +191,7 @@ class CachedAttention(torch.nn.Module):
 
     def _mask(self, cache: Cache, query: torch.Tensor) -> torch.Tensor:
         """What is added to the scores, [b, 1 or heads, s, columns]."""
-        return cache.mask(self.plain.window, self._own_slopes(query), query.dtype)
+        return cache.mask(self.plain.window, self._own_slopes(query), query.dtype, self.plain.chunk)
 
     def _own_slopes(self, query: torch.Tensor) -> torch.Tensor | None:
         """ALiBi's slopes of this rank's heads, [heads]."""

@@ -11,6 +11,7 @@ from orchestrator.inference.generation.cache import Cache, Keeps, Rotation, keep
 from orchestrator.inference.images import batch_of_images
 from orchestrator.inference.network import Network
 from orchestrator.inference.requests import Request
+from orchestrator.models.blocks.registry import ruled_out
 from orchestrator.models.layers import layers
 
 _KEPT_COLUMNS = 1024
@@ -50,11 +51,9 @@ class DecoderRunner:
 
     def __init__(self, network: Network) -> None:
         self._network, self._module = network, network.module
-        # What talks to other processes, or asks the GPU which experts are chosen, is not captured. That of state space
-        # layers was not tried.
-        model = network.job.model
-        self.is_captured = network.ranks.world_size == 1 and not model.has_experts and not model.family.is_hybrid
-        self._keeping: list[Keeps] = keep_keys_and_values(self._module.decoder, layers(model))
+        # What talks to other processes is not captured.
+        self.is_captured = network.ranks.world_size == 1 and not any(ruled_out(network.job, "generation_graphs"))
+        self._keeping: list[Keeps] = keep_keys_and_values(self._module.decoder, layers(network.job.model))
         self._cache, self._caches = Cache(0), 0
         self._angles: Rotation | None = None
 
@@ -73,8 +72,9 @@ class DecoderRunner:
         longest = max(map(len, prompts))
         tokens = self._network.tensor([[*prompt, *[0] * (longest - len(prompt))] for prompt in prompts])
         positions = torch.arange(longest, device=tokens.device).expand_as(tokens)
-        self._cache.begin(None, self._rotation(positions), lengths)
         images = batch_of_images(self._network, [request.images for request in requests], longest)
+        masks = self._module.attention_masks(images["image_mask"]) if images else None
+        self._cache.begin(None, self._rotation(positions), lengths, masks)
         hidden = self._hidden(tokens, positions, images)
         return None if hidden is None else self._logits(at_places(hidden, (lengths - 1)[None]))[0]
 

@@ -17,7 +17,7 @@ from orchestrator.inference.generation.cache import Cache, keep_of_layer
 from orchestrator.inference.generation.decoder import DecoderRunner, at_places
 from orchestrator.inference.network import Network
 from orchestrator.inference.requests import Request
-from orchestrator.models.layers import layers
+from orchestrator.models.layers import layers, prediction_layers
 
 
 @dataclass
@@ -39,7 +39,7 @@ class SelfDraftingRunner(DecoderRunner):
 
     def __init__(self, network: Network) -> None:
         super().__init__(network)
-        self.drafts: int = network.job.model.mtp_num_layers
+        self.drafts = len(prediction_layers(network.job.model))
         """Tokens that it drafts at a time."""
         drafting = self._module.mtp.layers if self._module.post_process else ()
         blocks = layers(network.job.model)[-1]

@@ -27,24 +27,25 @@ class Chat:
     template: ChatTemplate
     turn_end: str = ""
     """What the model has learned to write behind its answer; empty where that is not known, or a token of its own."""
-    is_native: bool = False
-    """Whether the model sees images of any size."""
+    around: tuple[str, str] = ("", "")
+    """The text before and behind an image."""
 
     def __call__(self, messages: Sequence[Message]) -> list[int]:
         """The tokens that the assistant's next turn goes on from, `IMAGE` for each image. Raises ValueError for a
         conversation that the template does not take."""
-        return prompt_tokens(self.tokenizer, self.template, messages, IMAGE, is_native=self.is_native)
+        return prompt_tokens(self.tokenizer, self.template, messages, IMAGE, self.around)
 
 
 def chat_of(model: Model) -> Chat | None:
     """As the model was trained on conversations; else as the tokenizer says, or ChatML where it has its tokens. None
     where there is none of these: texts can be continued without. A template that cannot be used is warned of."""
-    found = _chat_of(model)
-    sees = model.job.model
-    return None if found is None else replace(found, is_native=sees.has_vision and sees.image_encoder.is_native)
+    found, network = _found(model), model.job.model
+    if found is None or not network.has_vision:
+        return found
+    return replace(found, around=network.image_encoder.kind.around)
 
 
-def _chat_of(model: Model) -> Chat | None:
+def _found(model: Model) -> Chat | None:
     data, tokenizer = model.job.data, model.tokenizer
     try:
         return _as_trained(tokenizer, data.conversations.template) if data.has_conversations else _own(tokenizer)

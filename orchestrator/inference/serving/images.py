@@ -6,8 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from orchestrator.data.input.images import Pixels
-from orchestrator.data.input.native_resolution import pixels_for
+from orchestrator.data.input.images import Pixels, pixels
 from orchestrator.spec.vision import VisionSpec
 
 _MOST_PIXELS = 40_000_000
@@ -17,6 +16,6 @@ _THREADS = ThreadPoolExecutor(2, "images")
 
 
 async def decoded(images: Sequence[bytes], vision: VisionSpec) -> list[Pixels]:
-    """The pixels of the images of a call, as `pixels_for` makes them of what is in a file. Raises UserError."""
+    """The pixels of the images of a call, as `pixels` makes them of what is in a file. Raises UserError."""
     decode = asyncio.get_running_loop().run_in_executor
-    return await decode(_THREADS, lambda: [pixels_for(image, vision, _MOST_PIXELS) for image in images])
+    return await decode(_THREADS, lambda: [pixels(image, vision, _MOST_PIXELS) for image in images])

@@ -44,6 +44,7 @@ class IgnoredFlag:
         )
 
 
+_BASE = IgnoredFlag("rotary-base", "model.rotary_base", "the base 10000", 10000)
 _INTERPOLATION = IgnoredFlag("rotary-seq-len-interpolation-factor", "model.rope_scaling", "no scaling", None)
 UNREAD = FamilyTable[tuple[IgnoredFlag, ...]](
     gpt=(IgnoredFlag("rope-scaling-factor", "model.rope_scaling.factor", "the factor 8", 8.0), _INTERPOLATION),
@@ -52,9 +53,10 @@ UNREAD = FamilyTable[tuple[IgnoredFlag, ...]](
         IgnoredFlag(
             "position-embedding-type", "model.position_embedding_type", "learned positions", "learned_absolute"
         ),
+        _BASE,
     ),
     t5=(
-        IgnoredFlag("rotary-base", "model.rotary_base", "the base 10000", 10000),
+        _BASE,
         IgnoredFlag(
             "decoder-num-layers",
             "model.decoder_num_layers",

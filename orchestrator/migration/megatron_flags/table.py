@@ -1,7 +1,7 @@
 """Megatron-LM's flags and the fields of a job spec: one table, read in both directions.
 
 A flag whose values are the field's own is in the field's declaration (`MegatronFlag`). What several flags say together
-is in `combined_flags/`.
+is in `flag_groups/`.
 """
 
 from __future__ import annotations

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from orchestrator.migration.combined_flags.training import as_name
 from orchestrator.migration.defaults import default_of
+from orchestrator.migration.flag_groups.training import as_name
 from orchestrator.migration.flags import Flag
 from orchestrator.migration.report import WRITE_IT, FlagOutcome, Migration, Outcome, Source
 from orchestrator.migration.shell.values import Value, known

@@ -144,8 +144,8 @@ class CoreKernels(NamedTuple):
     layers: Literal["torch", "transformer_engine"]
     rotates_projection: bool
     """Queries and keys are rotated where their projection left them."""
-    packs: bool
-    """Sequences hold several conversations, which a mask keeps apart."""
+    masked: bool
+    """Attention takes a mask of each micro-batch's own: of packed conversations, or of images."""
     is_recomputed: bool
     """The core is computed again in the backward pass."""
     operand_bytes: float | None = None

@@ -6,11 +6,11 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, cast
 
-from orchestrator.models.blocks.features import BlockFeature
+from orchestrator.models.features import Feature
 
 if TYPE_CHECKING:
     from orchestrator.models.blocks.base import (
@@ -29,14 +29,15 @@ if TYPE_CHECKING:
         FeedForwardMemory,
         KeepingLayers,
         LayersPart,
-        MatricesPart,
         MemoryPart,
         MixerLayers,
         MovingPart,
+        ParametersPart,
+        RoutedLayers,
         RoutedMemory,
         RoutedTime,
         RulesPart,
-        StateSpaceMatrices,
+        StateSpaceParameters,
         WeightsPart,
     )
 
@@ -62,7 +63,7 @@ class Block:
     recomputes_itself = False
     """Whether its backward pass computes again what is between its matrices, in memory that it takes for that."""
 
-    def __init__(self, name: str, *, declares: str = "", offers: tuple[BlockFeature, ...] = ()) -> None:
+    def __init__(self, name: str, *, declares: str = "", offers: tuple[Feature, ...] = ()) -> None:
         self.name = name
         """Its folder."""
         self.declares = declares
@@ -84,8 +85,13 @@ class Block:
         return cast("RulesPart", self.part("rules"))
 
     @cached_property
-    def matrices(self) -> MatricesPart:
-        return cast("MatricesPart", self.part("matrices"))
+    def parameters(self) -> ParametersPart:
+        return cast("ParametersPart", self.part("parameters"))
+
+    @property
+    def formula(self) -> str:
+        """What of its FLOPs the formula of a decoder does not say, by `FORMULA` in parameters.py."""
+        return str(getattr(self.parameters, "FORMULA", ""))
 
     @cached_property
     def memory(self) -> MemoryPart:
@@ -104,6 +110,21 @@ class Block:
         for a model that has no such block.
         """
         return self.layers.settings(model, setup)
+
+    def layers_behind(self, model: Any) -> int:
+        """Layers that it adds behind the last one, each of which embeds a further token and predicts the one after."""
+        return 0
+
+    def at_inference(self, drafts: int) -> dict[str, Any]:
+        """Fields of a model that generates, which a training has otherwise; so many tokens are drafted at a time."""
+        return {}
+
+    def losses(self, model: Any) -> dict[str, str]:
+        """Losses that it adds to the loss: by the names under which they are reported, megatron-core's names."""
+        return {}
+
+    def prepare(self, chunks: Iterable[Any], model: Any) -> None:
+        """Change its modules in built model chunks, where megatron-core builds them otherwise."""
 
     def keep(self, layer: Any, with_cache: Callable[[Any], Any]) -> Any:
         """Let a built layer keep what later tokens need of it; the module that is to be handed the cache, or None."""
@@ -185,6 +206,19 @@ class RoutedBlock(FeedForwardBlock):
     def time(self) -> RoutedTime:
         return cast("RoutedTime", self.part("time"))
 
+    @cached_property
+    def layers(self) -> RoutedLayers:
+        return cast("RoutedLayers", self.part("layers"))
+
+    def at_inference(self, drafts: int) -> dict[str, Any]:
+        return {"moe_expert_capacity_factor": None}
+
+    def losses(self, model: Any) -> dict[str, str]:
+        return self.layers.losses(model)
+
+    def prepare(self, chunks: Iterable[Any], model: Any) -> None:
+        self.layers.prepare(chunks, model)
+
     def routed(self, model: Any, shape: RankShape) -> RoutedTokens:
         return self.time.routed(model, shape)
 
@@ -198,15 +232,15 @@ class StateSpaceBlock(Block):
     prefix = "mixer."
 
     @cached_property
-    def matrices(self) -> StateSpaceMatrices:
-        return cast("StateSpaceMatrices", self.part("matrices"))
+    def parameters(self) -> StateSpaceParameters:
+        return cast("StateSpaceParameters", self.part("parameters"))
 
     @cached_property
     def layers(self) -> KeepingLayers:
         return cast("KeepingLayers", self.part("layers"))
 
     def scan(self, model: Any) -> Scan:
-        return self.matrices.scan(model)
+        return self.parameters.scan(model)
 
     def keep(self, layer: Any, with_cache: Callable[[Any], Any]) -> Any:
         return self.layers.keep(layer, with_cache)
@@ -214,6 +248,12 @@ class StateSpaceBlock(Block):
 
 class PredictionBlock(Block):
     """What joins a hidden state and the embedding of a further token, before a layer that predicts the next one."""
+
+    def layers_behind(self, model: Any) -> int:
+        return int(model.mtp_num_layers)
+
+    def at_inference(self, drafts: int) -> dict[str, Any]:
+        return {"mtp_num_layers": drafts}
 
     @cached_property
     def time(self) -> MovingPart:
@@ -229,6 +269,8 @@ class PredictionBlock(Block):
 class TokenMixer(Block):
     """What is in the place of self-attention in a transformer's layer."""
 
+    title = "attention"
+    """For people."""
     prefix = "self_attention."
     counts_mlp = True
 
@@ -263,11 +305,12 @@ class TokenMixer(Block):
 class LinearAttentionBlock(TokenMixer):
     """An attention whose tokens share a state instead of attending to each other, in some layers of a model."""
 
+    title = "linear attention"
     recomputes_itself = True
 
     @cached_property
-    def matrices(self) -> StateSpaceMatrices:
-        return cast("StateSpaceMatrices", self.part("matrices"))
+    def parameters(self) -> StateSpaceParameters:
+        return cast("StateSpaceParameters", self.part("parameters"))
 
     def scan(self, model: Any) -> Scan:
-        return self.matrices.scan(model)
+        return self.parameters.scan(model)

@@ -49,13 +49,15 @@ class FlagWriter(Protocol):
     def say_otherwise(self, path: str, reason: str) -> None: ...
 
 
-class TranslatedFlags(NamedTuple):
+class FlagGroup(NamedTuple):
     """Flags that mean something together, and the fields that they are."""
 
     flags: dict[str, int | None]
     """Each with how many words it takes; None for any number."""
-    read: Callable[[GivenFlags], None]
-    write: Callable[[FlagWriter], None]
+    read: Callable[[Any], None]
+    """From GivenFlags."""
+    write: Callable[[Any], None]
+    """To a FlagWriter."""
     paths: tuple[str, ...]
 
 
@@ -104,7 +106,7 @@ class CheckpointArguments(NamedTuple):
 class BlockFlags:
     """The flags of a block that are not one field each with its values (`MegatronFlag` in fields.py)."""
 
-    translated: tuple[TranslatedFlags, ...] = ()
+    translated: tuple[FlagGroup, ...] = ()
     old_names: Mapping[str, str] = field(default_factory=dict)
     """What other releases and forks call some of them, with the same values."""
     without_field: tuple[FlagsWithoutField, ...] = ()
@@ -114,6 +116,11 @@ class BlockFlags:
     """Of checkpoints that are imported and exported, beside those of every model."""
     not_imported: Mapping[str, str] = field(default_factory=dict)
     """Arguments of checkpoints that, when they are set, make a network which is not imported -> what it has."""
+    of_training: tuple[str, ...] = ()
+    """Fields of it that decide how a network is trained, and not which one it is."""
+    network: Callable[[Any], dict[str, Any]] = lambda model: {}
+    """Fields of a model that decide its network and may be written in several ways, each in one of these; None for what
+    the network does not depend on."""
     require_exportable: Callable[[Any], None] | None = None
     """Raises UserError for a job whose network no checkpoint for Megatron-LM holds."""
 

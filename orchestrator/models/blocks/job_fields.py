@@ -70,6 +70,15 @@ class Precision(Protocol):
     def fp4(self) -> object | None: ...
 
 
+class Checkpoint(Protocol):
+    """With which weights it begins."""
+
+    @property
+    def pretrained(self) -> str | None: ...
+    @property
+    def upcycle(self) -> bool: ...
+
+
 class Job(Protocol[Model]):
     """A job, whose model has the fields that a block asks for."""
 
@@ -81,6 +90,8 @@ class Job(Protocol[Model]):
     def data(self) -> Data: ...
     @property
     def precision(self) -> Precision: ...
+    @property
+    def checkpoint(self) -> Checkpoint: ...
     @property
     def runtime(self) -> Runtime: ...
     @property

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Literal, Protocol, TypeAlias
 
 from orchestrator.errors import Problem
@@ -41,21 +41,21 @@ class RulesPart(Protocol):
         """Those of the rules that say whether tensor-parallel ranks can share its matrices."""
 
 
-class MatricesPart(Protocol):
-    """`matrices.py` of any block: what parameters, FLOPs and the products' seconds follow from."""
+class ParametersPart(Protocol):
+    """`parameters.py` of any block: what parameters, FLOPs and the products' seconds follow from."""
 
     def matrices(self, model: Any) -> tuple[Matrix, ...]: ...
 
     def other_parameters(self, model: Any, tp: int) -> int: ...
 
 
-class AttentionMatrices(MatricesPart, Protocol):
+class AttentionParameters(ParametersPart, Protocol):
     """The same of an attention."""
 
     def scores(self, model: Any) -> Scores: ...
 
 
-class StateSpaceMatrices(MatricesPart, Protocol):
+class StateSpaceParameters(ParametersPart, Protocol):
     """The same of a state space layer."""
 
     def scan(self, model: Any) -> Scan: ...
@@ -119,6 +119,14 @@ class LayersPart(Protocol):
     """`layers.py` of any block, which alone may import torch: what megatron-core's layers are configured with."""
 
     def settings(self, model: Any, setup: LayerSetup) -> dict[str, Any]: ...
+
+
+class RoutedLayers(LayersPart, Protocol):
+    """The same of experts, with their losses, and what their routers do otherwise than megatron-core builds them."""
+
+    def losses(self, model: Any) -> dict[str, str]: ...
+
+    def prepare(self, chunks: Iterable[Any], model: Any) -> None: ...
 
 
 class KeepingLayers(LayersPart, Protocol):

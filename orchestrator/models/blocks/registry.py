@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache, cached_property
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final, cast
@@ -22,8 +22,8 @@ from orchestrator.models.blocks.block import (
     StateSpaceBlock,
     TokenMixer,
 )
-from orchestrator.models.blocks.features import Asked, BlockFeature
-from orchestrator.models.registry import FAMILIES, GPT
+from orchestrator.models.features import OF_JOBS, Feature
+from orchestrator.models.registry import BERT, FAMILIES, GPT, MAMBA
 
 if TYPE_CHECKING:
     from orchestrator.models.blocks.base import LayerSetup, Scores
@@ -34,9 +34,10 @@ if TYPE_CHECKING:
     from orchestrator.models.blocks.latent_attention.fields import LatentAttentionSpec
     from orchestrator.models.blocks.mlp.fields import MlpSpec
     from orchestrator.models.blocks.multi_token_prediction.fields import MultiTokenPredictionSpec
-    from orchestrator.models.blocks.protocols import AttentionMatrices
+    from orchestrator.models.blocks.protocols import AttentionParameters
     from orchestrator.models.blocks.residual_stream.fields import ResidualStreamSpec
     from orchestrator.models.blocks.state_space.fields import StateSpaceSpec
+    from orchestrator.models.features import RuledOut
     from orchestrator.models.registry import ModelFamily
 
 
@@ -52,7 +53,7 @@ class AttentionBlock(TokenMixer):
         families: tuple[ModelFamily, ...] | None = None,
         features: frozenset[str] | None = None,
         declares: str = "",
-        offers: tuple[BlockFeature, ...] = (),
+        offers: tuple[Feature, ...] = (),
     ) -> None:
         super().__init__(name, declares=declares, offers=offers)
         self.is_used = is_used
@@ -62,22 +63,22 @@ class AttentionBlock(TokenMixer):
         self.families = families
         """Which have it; None for all."""
         self.features = features
-        """Those of its family, and of blocks, that were tried with it; None for all."""
+        """Those that were tried with it; None for all."""
 
     def goes_with(self, family: ModelFamily) -> bool:
         """Whether models of a family may have it."""
         return self.families is None or family in self.families
 
     def supports(self, feature: str) -> bool:
-        """Whether models with it may be combined with a feature that their family supports, or that a block offers."""
+        """Whether models with it may have a feature that their family has."""
         return self.features is None or feature in self.features
 
     @cached_property
-    def matrices(self) -> AttentionMatrices:
-        return cast("AttentionMatrices", self.part("matrices"))
+    def parameters(self) -> AttentionParameters:
+        return cast("AttentionParameters", self.part("parameters"))
 
     def scores(self, model: Any) -> Scores:
-        return self.matrices.scores(model)
+        return self.parameters.scores(model)
 
     def settings(self, model: Any, setup: LayerSetup) -> dict[str, Any]:
         """Those of grouped-query attention, whose fields every model has, but for what it says otherwise."""
@@ -101,6 +102,10 @@ class AttentionOfPackage(AttentionBlock):
         )
         self._package = package.__name__
 
+    @property
+    def flags(self) -> BlockFlags:
+        return GROUPED_QUERY.flags
+
     def part(self, name: str) -> Any:
         module = f"{self._package}.{name}"
         if importlib.util.find_spec(module) is None:
@@ -117,9 +122,25 @@ GROUPED_QUERY: Final = AttentionBlock(
     is_used=lambda model: True,
     declares="GroupedQueryAttentionSpec",
     offers=(
-        BlockFeature("attention_sinks", Asked("softmax_type", lambda model: bool(model.has_sinks))),
-        BlockFeature("output_gate", Asked("attention_output_gate", lambda model: bool(model.attention_output_gate))),
-        BlockFeature("positions_by_layer", Asked("no_rope_freq", lambda model: bool(model.rotates_by_layer))),
+        Feature(
+            "attention_sinks",
+            "model.softmax_type",
+            lambda job: bool(job.model.has_sinks),
+            rules_out={"flash_attention": "it has no sinks"},
+        ),
+        Feature("output_gate", "model.attention_output_gate", lambda job: bool(job.model.attention_output_gate)),
+        Feature(
+            "attention_chunks",
+            "model.attention_chunk_size",
+            lambda job: bool(job.model.has_chunks),
+            rules_out={"flash_attention": "it was not tried with sequences of several chunks"},
+        ),
+        Feature(
+            "positions_by_layer",
+            "model.no_rope_freq",
+            lambda job: bool(job.model.rotates_by_layer),
+            families=(GPT, BERT),
+        ),
     ),
 )
 LATENT: Final = AttentionBlock(
@@ -133,31 +154,81 @@ LATENT: Final = AttentionBlock(
 ATTENTIONS: Final = (LATENT, GROUPED_QUERY)
 """The first that a model has is its attention."""
 GATED_DELTA_NET: Final = LinearAttentionBlock(
-    "gated_delta_net", declares="GatedDeltaNetSpec", offers=(BlockFeature("linear_attention"),)
+    "gated_delta_net",
+    declares="GatedDeltaNetSpec",
+    offers=(
+        Feature(
+            "linear_attention",
+            "model.linear_attention_freq",
+            lambda job: bool(job.model.has_linear_attention),
+            concerns_attention=False,
+            rules_out={
+                "cuda_graphs": "it was not measured for linear attention",
+                "tensor_overlap": "it was not measured with linear attention",
+            },
+        ),
+    ),
 )
 """In place of a model's attention in some layers."""
 MLP: Final = FeedForwardBlock("mlp", declares="MlpSpec")
 EXPERTS: Final = RoutedBlock(
     "experts",
     declares="ExpertsSpec",
-    offers=(BlockFeature("experts", Asked("num_experts", lambda model: bool(model.has_experts))),),
+    offers=(
+        Feature(
+            "experts",
+            "model.num_experts",
+            lambda job: bool(job.model.has_experts),
+            rules_out={
+                "cuda_graphs": "the number of tokens per expert changes in each pass",
+                "generation_graphs": "the host asks the GPU which experts are chosen",
+                "images": "experts with images are not in this version",
+                "tensor_overlap": "it was not measured for layers with experts",
+            },
+        ),
+    ),
 )
-STATE_SPACE: Final = StateSpaceBlock("state_space", declares="StateSpaceSpec")
+STATE_SPACE: Final = StateSpaceBlock(
+    "state_space",
+    declares="StateSpaceSpec",
+    offers=(
+        Feature(
+            "state_space",
+            "model.architecture",
+            lambda job: bool(job.model.family.is_hybrid),
+            families=(MAMBA,),
+            concerns_attention=False,
+            rules_out={
+                "cuda_graphs": "it was not measured for state space layers",
+                "generation_graphs": "it was not tried for state space layers",
+            },
+        ),
+    ),
+)
 MULTI_TOKEN_PREDICTION: Final = PredictionBlock(
     "multi_token_prediction",
     declares="MultiTokenPredictionSpec",
     offers=(
-        BlockFeature("multi_token_prediction", Asked("mtp_num_layers", lambda model: bool(model.predicts_further))),
+        Feature(
+            "multi_token_prediction",
+            "model.mtp_num_layers",
+            lambda job: bool(job.model.predicts_further),
+            rules_out={
+                "cuda_graphs": "it was not measured for multi-token prediction",
+                "tensor_overlap": "megatron-core gives a matrix of its layers no buffer",
+            },
+        ),
     ),
 )
 RESIDUAL_STREAM: Final = Block(
     "residual_stream",
     declares="ResidualStreamSpec",
     offers=(
-        BlockFeature("multipliers"),
-        BlockFeature("norms_without_bias", Asked("norm_bias", lambda model: not model.norm_bias)),
-        BlockFeature("output_norms", Asked("transformer_block_type", lambda model: bool(model.normalizes_outputs))),
-        BlockFeature("parallel_residual", Asked("parallel_residual", lambda m: m.parallel_residual is not None)),
+        Feature("multipliers", concerns_attention=False),
+        Feature("embedding_norm", families=(BERT,), concerns_attention=False),
+        Feature("norms_without_bias", "model.norm_bias", lambda job: not job.model.norm_bias, families=(GPT, BERT)),
+        Feature("output_norms", "model.transformer_block_type", lambda job: bool(job.model.normalizes_outputs)),
+        Feature("parallel_residual", "model.parallel_residual", lambda job: job.model.parallel_residual is not None),
     ),
 )
 """No branch, and in no layer's list: what is around each of them."""
@@ -170,8 +241,17 @@ BLOCKS: Final[tuple[Block, ...]] = (
     MULTI_TOKEN_PREDICTION,
     RESIDUAL_STREAM,
 )
-FEATURES: Final[Mapping[str, BlockFeature]] = {each.name: each for block in BLOCKS for each in block.offers}
-"""What blocks offer, by name."""
+FEATURES: Final[Mapping[str, Feature]] = {
+    each.name: each for offers in (*(block.offers for block in BLOCKS), OF_JOBS) for each in offers
+}
+"""What blocks offer, and what no block brings, by name."""
+
+
+def ruled_out(job: Any, what: RuledOut) -> Iterator[tuple[str, str]]:
+    """Fields by which a job has features that rule something out, each with the reason."""
+    for feature in FEATURES.values():
+        if what in feature.rules_out and feature.is_used(job):
+            yield feature.path, feature.rules_out[what]
 
 
 def block_flags() -> tuple[BlockFlags, ...]:

@@ -32,9 +32,10 @@ def by_switch(job: Job[Any], section: type[Section], switch: str, what: str) -> 
 
 def by_family(job: Job[Any], feature: str, path: str, value: str = "") -> Iterator[Problem]:
     """The field at `path`, or this value of it, asks for a feature of a block that the job's family has."""
-    family = job.model.family
-    if family not in FEATURES[feature].families:
-        message = f"{value} is for architecture: gpt, but architecture is {family.name}".lstrip()
+    family, asked = job.model.family, FEATURES[feature]
+    if not asked.goes_with(family):
+        names = " and ".join(each.name for each in asked.families)
+        message = f"{value} is for architecture: {names}, but architecture is {family.name}".lstrip()
         yield Problem(message, (path, "model.architecture"), "leave it out")
 
 

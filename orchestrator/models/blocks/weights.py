@@ -50,6 +50,8 @@ class Rule:
     """Of experts: theirs are of all experts too, along their first dimension."""
     only_in: str | None = None
     """Only in layers that have this block of `models.blocks`."""
+    unless_first: bool = False
+    """Not in the first layer."""
     stays_fp32: bool = False
     """Is written in fp32 whatever format the others have."""
     parts: tuple[str, ...] = ()

@@ -8,6 +8,8 @@ tokens, L layers, h hidden size, s sequence length, V padded vocabulary).
 
 from __future__ import annotations
 
+from orchestrator.models.layers import layers as layers_of
+from orchestrator.models.layers import prediction_layers
 from orchestrator.planning.flops.layers import attended, layers_flops
 from orchestrator.planning.flops.lora import lora_flops, lora_formula
 from orchestrator.planning.flops.t5 import T5_FORMULA, t5_flops
@@ -36,13 +38,6 @@ HYBRID_FORMULA = (
     "V padded vocabulary"
 )
 """Megatron-LM counts the scan as 7*w*n as well."""
-LINEAR_FORMULA = (
-    "; a layer with linear attention has 6*(h*(2*u + 2*v + 2*n) + v*h) + 3*(8*v*d + 2*w*(2*u + v)) in place of "
-    "attention's; u key width, v value width, n value heads, d width of a key, w tokens of the convolution"
-)
-"""Behind the formula of a decoder. Megatron-LM counts the delta rule as 8*v*d as well."""
-FURTHER_FORMULA = "plus, for each layer of multi-token prediction, a layer, 12*h*h and 6*V*h"
-CAUSAL_FURTHER_FORMULA = f"{FURTHER_FORMULA}, and 18*h for its norms"
 _NORMS_OF_PREDICTION = 3
 _MASKED_LM_HEAD = " + 6*h*h"
 """Its dense layer."""
@@ -61,10 +56,10 @@ def formula(job: JobSpec) -> str:
         return of_layers.replace(" + 6*V*h)", ")")  # its head is no work beside the layers
     if model.has_vision:
         return f"{of_layers}; plus {vision_formula(model.image_encoder)}"
-    if model.has_linear_attention:
-        return f"{of_layers}{LINEAR_FORMULA}"
-    if model.predicts_further:
-        return f"{of_layers}; {CAUSAL_FURTHER_FORMULA if causal else FURTHER_FORMULA}"
+    added = {block.name: block.formula for layer in (*layers_of(model), *prediction_layers(model)) for block in layer}
+    of_layers = "; ".join([of_layers, *filter(None, added.values())])
+    if causal and prediction_layers(model):
+        of_layers += ", and 18*h for its norms"
     has_head = model.family.is_masked_lm and not causal
     return of_layers.replace(" + 6*V*h)", f" + 6*V*h{_MASKED_LM_HEAD})") if has_head else of_layers
 
@@ -97,8 +92,9 @@ def _flops(job: JobSpec, tokens: int, padded_vocab: int, *, causal: bool) -> flo
         return float(tokens * layers)
     h = model.hidden_size
     head = h if model.family.is_masked_lm and not causal else 0
-    outputs = (1 + model.mtp_num_layers) * padded_vocab
-    norms = _NORMS_OF_PREDICTION * model.mtp_num_layers if causal else 0
+    further = len(prediction_layers(model))
+    outputs = (1 + further) * padded_vocab
+    norms = _NORMS_OF_PREDICTION * further if causal else 0
     flops = float(tokens * (layers + 6 * (outputs + head + norms) * h))
     return flops + tokens / model.seq_length * vision_flops(model)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from orchestrator.models.blocks.base import Matrix
 from orchestrator.models.blocks.block import Block
+from orchestrator.models.blocks.grouped_query_attention.parameters import rotated_layers
 from orchestrator.models.layers import layers, prediction_layers
 from orchestrator.planning.layout.chunk_layers import kinds_of
 from orchestrator.spec.model import ModelSpec
@@ -19,7 +20,7 @@ def layers_flops(model: ModelSpec, *, causal: bool = False) -> float:
 
 
 def _block_flops(model: ModelSpec, block: Block, causal: bool) -> float:
-    matrices = block.matrices.matrices(model)
+    matrices = block.parameters.matrices(model)
     routes = any(each.routing is not None for each in matrices)
     # Megatron-LM counts no routers.
     counted = [each for each in matrices if not (causal and routes and each.parallel == "replicated")]
@@ -47,9 +48,23 @@ def scores_width(model: ModelSpec) -> int:
 
 
 def attended(model: ModelSpec) -> float:
-    """The s of attention, the mean over the layers: with a window twice what a token sees on average."""
+    """The s of attention, the mean over the layers: with a window twice what a token of a decoder sees on average, and
+    what one of an encoder sees.
+    """
     length, window = model.seq_length, model.sliding_window
+    if model.has_chunks:
+        rotated = rotated_layers(model)
+        return (1 - rotated + rotated * model.share_in_chunks) * length
     if window is None or window >= length:
         return length
     share = model.windowed_layers.count(False) / model.num_layers
-    return share * length + (1 - share) * window * (2 - window / length)
+    if model.family.is_decoder_only:
+        return share * length + (1 - share) * window * (2 - window / length)
+    return share * length + (1 - share) * seen_on_both_sides(window, length) * length
+
+
+def seen_on_both_sides(window: int, length: int) -> float:
+    """Share of all pairs of tokens that an encoder's window leaves: all are at most `window` - 1 tokens apart, of which
+    the first and the last ones have fewer neighbours.
+    """
+    return (2 * window - 1 - window * (window - 1) / length) / length

@@ -24,7 +24,8 @@ _WITH_EXPERTS = (
 
 def lora_formula(model: ModelSpec) -> str:
     """The formula of a model with adapters."""
-    return f"{LORA_FORMULA}{_WITH_EXPERTS}" if model.has_experts else LORA_FORMULA
+    routes = any(each.routing is not None for layer in set(layers(model)) for each in matrices_of(model, layer))
+    return f"{LORA_FORMULA}{_WITH_EXPERTS}" if routes else LORA_FORMULA
 
 
 def lora_flops(model: ModelSpec, attended: float, padded_vocab: int) -> float:
@@ -44,7 +45,7 @@ def _unneeded(model: ModelSpec, scores: float) -> float:
     needed, found = False, 0.0
     for block in layers(model)[0]:
         leads = needed
-        for branch in _branches(block.matrices.matrices(model)):
+        for branch in _branches(block.parameters.matrices(model)):
             behind = needed
             for matrix in branch:
                 if not behind:

@@ -42,7 +42,7 @@ def core_kernels(job: JobSpec, layers: Layers, *, is_recomputed: bool) -> CoreKe
     """What computes a job's blocks between their matrices. `is_recomputed`: the core of attention."""
     narrow, groups = job.precision.quantization, groups_experts(job, layers)
     operand = None if narrow is None else narrow.element_bytes
-    return CoreKernels(layers, rotates_projection(job, layers), job.data.packs, is_recomputed, operand, groups)
+    return CoreKernels(layers, rotates_projection(job, layers), job.masks_attention, is_recomputed, operand, groups)
 
 
 def saved_by_layer(job: JobSpec, layer: Layer, sizes: RankShape, layers: Layers, *, selective: bool) -> int:

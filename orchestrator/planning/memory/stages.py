@@ -12,6 +12,7 @@ from orchestrator.kernel_selection.fused_kernels import adds_in_products
 from orchestrator.models.blocks.base import FP32, RankShape, norm_statistics
 from orchestrator.models.blocks.grouped_query_attention.memory import rotary_width
 from orchestrator.models.layers import layers as layers_of
+from orchestrator.models.layers import prediction_layers
 from orchestrator.planning.encoder_decoder import half_job
 from orchestrator.planning.layout import pipeline
 from orchestrator.planning.layout.chunk_layers import kinds_of
@@ -158,7 +159,7 @@ def _lasting(job: JobSpec, count: int, sizes: RankShape, layers: Layers, last: b
     buffers += masks(job, sizes, layers)
     if sizes.sequence_parallel and (layers == "torch" or last):
         # megatron-core's linears gather their input into one buffer: that of a further token's is twice as wide.
-        buffers += sizes.whole_stream * (2 if last and job.model.predicts_further else 1)
+        buffers += sizes.whole_stream * (2 if last and prediction_layers(job.model) else 1)
     if job.model.position_embedding_type == "rope":
         chunks = job.parallelism.num_model_chunks
         buffers += chunks * sizes.positions * rotary_width(job.model) * FP32  # the angles, which each chunk keeps
@@ -216,8 +217,8 @@ def _moments(
         ends += held * (sizes.stream + sizes.own_tokens * norm_statistics(job.model))
     passes = _saved(chunks, in_flight.ever) + ends + counters
     backward = max(each.backward for each in chunks)
-    if last and model.predicts_further:  # gradients of the hidden states that are still to be reached
-        backward += (model.mtp_num_layers - 1) * sizes.stream
+    if last:  # gradients of the hidden states that are still to be reached
+        backward += max(len(prediction_layers(model)) - 1, 0) * sizes.stream
     if last and in_flight.ever[-1] == 0:
         # In an earlier chunk's backward pass: the gradient and the next input, received, and the output on its way.
         backward += 3 * sizes.stream
@@ -243,7 +244,7 @@ def _last_moments(
 ) -> list[tuple[str, dict[str, int]]]:
     """In the backward pass of the loss and of the output layer, whose table has `vocab` rows on this rank."""
     width, table = sizes.width, vocab * sizes.hidden * sizes.width
-    losses = 1 + job.model.mtp_num_layers  # all are computed before the first backward pass
+    losses = 1 + len(prediction_layers(job.model))  # all are computed before the first backward pass
     if job.runtime.fused_linear_cross_entropy:
         # Of a chunk its logits, then their gradient; of all the gathered input and its gradient; of the table a chunk's
         # gradient, where the product does not add it to the sum, which is the buffer if that is in fp32. An empty table

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from orchestrator.models.blocks.base import norm_statistics
+from orchestrator.models.blocks.base import FP32, RankShape, norm_statistics
 from orchestrator.models.layers import layers as layers_of
 from orchestrator.planning.memory.chunks import Activations, of_layers
 from orchestrator.planning.memory.layer import rank_shape, saved_by_layer
@@ -28,18 +28,30 @@ def _of_images(job: JobSpec, vision: VisionSpec, layers: Layers) -> Activations:
     """A frozen encoder keeps nothing, but makes a layer's tensors in the forward pass, when the decoder's are not there
     yet.
     """
-    own, tp = encoder_job(job, vision), job.parallelism.tensor_model_parallel_size
-    sizes, hidden, layer = rank_shape(own), job.model.hidden_size, layers_of(own.model)[0]
+    own = encoder_job(job, vision)
+    sizes, layer = rank_shape(own), layers_of(own.model)[0]
     numbers = own.batch.micro_batch_size * CHANNELS * vision.image_size**2
-    _, inner, _ = projector_widths(job.model)
-    tokens = own.batch.micro_batch_size * vision.tokens_per_image
-    given, between = tokens * hidden * sizes.width, tokens * inner * sizes.width
-    # The images themselves, what the last layer gives, and the activation's input and output.
-    kept = numbers + sizes.stream + 2 * between // tp
-    projector = given + between // tp + hidden * inner // tp * sizes.width
+    projector = (_pooled if vision.kind.pools else _matrices)(job, own, vision, sizes)
+    kept = numbers + projector.saved  # the images themselves
     if vision.freeze:
-        return Activations(kept, max(projector, saved_by_layer(own, layer, sizes, layers, selective=False)))
-    # In the activations' format, for the matrix of patches; and the input of the norm before, or behind, the layers.
+        return Activations(kept, max(projector.backward, saved_by_layer(own, layer, sizes, layers, selective=False)))
+    # In the activations' format, for the matrix of patches; and the input of the norm before the layers or behind them.
     kept += numbers * sizes.width + sizes.stream + sizes.own_tokens * norm_statistics(own.model)
     encoder = of_layers(own, sizes, layers, ((layer, vision.num_layers),))
-    return Activations(kept + encoder.saved, max(projector, encoder.backward))
+    return Activations(kept + encoder.saved, max(projector.backward, encoder.backward))
+
+
+def _matrices(job: JobSpec, own: JobSpec, vision: VisionSpec, sizes: RankShape) -> Activations:
+    """Of two matrices for each token: what the last layer gives, and the activation's input and output."""
+    tp, (_, inner, hidden) = job.parallelism.tensor_model_parallel_size, projector_widths(job.model)
+    tokens = own.batch.micro_batch_size * vision.tokens_per_image
+    given, between = tokens * hidden * sizes.width, tokens * inner * sizes.width
+    return Activations(sizes.stream + 2 * between // tp, given + between // tp + hidden * inner // tp * sizes.width)
+
+
+def _pooled(job: JobSpec, own: JobSpec, vision: VisionSpec, sizes: RankShape) -> Activations:
+    """Of a norm, in fp32, and a matrix for means of patches: what both read, and the norm's statistics."""
+    tokens, hidden, width = own.batch.micro_batch_size * vision.tokens_per_image, job.model.hidden_size, sizes.width
+    normed = tokens * vision.hidden_size
+    gradients = tokens * hidden * width + 2 * normed * FP32 + hidden * vision.hidden_size * width
+    return Activations(normed * (FP32 + width) + tokens * FP32, gradients)

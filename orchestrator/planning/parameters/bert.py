@@ -40,8 +40,9 @@ def _heads(job: JobSpec, vocab: int) -> int:
     """What predicts from the last layer, beside the matrix of the output layer: a dense layer, a norm and a bias for
     the masked tokens; a pooler and two classes for the binary head. For a task a pooler and the task's scores alone."""
     model, h = job.model, job.model.hidden_size
-    dense = h * h + h
+    pooler = h * h + h
     if job.has_task:
-        return dense + job.labelled_task.head_size * (h + 1)
-    binary = dense + 2 * h + 2 if model.bert_binary_head else 0
+        return pooler + job.labelled_task.head_size * (h + 1)
+    dense = pooler if model.bert_head_bias else h * h
+    binary = pooler + 2 * h + 2 if model.bert_binary_head else 0
     return dense + norm_parameters(model, h) + vocab + binary

@@ -8,7 +8,7 @@ from orchestrator.models.blocks.base import Degrees, norm_parameters
 from orchestrator.models.layers import layers, prediction_layers
 from orchestrator.planning.layout.chunk_layers import in_stages, kinds_of
 from orchestrator.planning.parameters.counts import Parameters, ranks_of
-from orchestrator.planning.parameters.layer import degrees_of, expert_parameters, layer_parameters
+from orchestrator.planning.parameters.layer import degrees_of, expert_parameters, inactive_parameters, layer_parameters
 from orchestrator.planning.parameters.vision import vision_parameters
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.model import ModelSpec
@@ -25,16 +25,14 @@ def parameters(job: JobSpec, padded_vocab: int) -> Parameters:
     every = (*layers(model), *prediction_layers(model))
     kinds, vision, whole = kinds_of(every), vision_parameters(model, 1), Degrees()
     of_layers = sum(count * layer_parameters(model, whole, layer) for layer, count in kinds)
-    routed = {layer: expert_parameters(model, whole, layer) for layer, _ in kinds}
-    of_an_expert = sum(count * routed[layer] // max(model.expert_count, 1) for layer, count in kinds)
-    largest = max(routed, key=lambda layer: routed[layer])
+    largest = max((layer for layer, _ in kinds), key=lambda layer: expert_parameters(model, whole, layer))
     return Parameters(
         total=vision + embedding + of_layers + norm_parameters(model, model.hidden_size) + output,
         embedding=embedding,
         output=output,
         per_layer=of_layers // model.num_layers if model.family.is_hybrid else layer_parameters(model, whole, largest),
         per_rank=ranks_of(stages, tp),
-        inactive=of_an_expert * (model.expert_count - model.moe_router_topk) if model.has_experts else 0,
+        inactive=sum(count * inactive_parameters(model, layer) for layer, count in kinds),
         vision=vision,
     )
 
@@ -46,9 +44,10 @@ def stage_parameters(job: JobSpec, padded_vocab: int) -> tuple[int, ...]:
     counts = in_stages(job, partial(layer_parameters, model, degrees_of(degrees)))
     counts[0] += embedding_parameters(model, padded_vocab, tp) + vision_parameters(model, tp)
     counts[-1] += norm_parameters(model, model.hidden_size)
-    if model.predicts_further and pp > 1:  # a copy of the embedding, which is the output layer too where they are tied
+    predicts_further = bool(prediction_layers(model))
+    if predicts_further and pp > 1:  # a copy of the embedding, which is the output layer too where they are tied
         counts[-1] += padded_vocab // tp * model.hidden_size
-    if not job.has_task and (model.untie_embeddings_and_output_weights or (pp > 1 and not model.predicts_further)):
+    if not job.has_task and (model.untie_embeddings_and_output_weights or (pp > 1 and not predicts_further)):
         counts[-1] += padded_vocab // tp * model.hidden_size
     return tuple(counts)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from orchestrator.models.blocks.base import Degrees
-from orchestrator.models.blocks.residual_stream import matrices as residual_stream
+from orchestrator.models.blocks.residual_stream import parameters as residual_stream
 from orchestrator.models.layers import Layer, layers, matrices_of
 from orchestrator.planning.layout.chunk_layers import in_stages
 from orchestrator.planning.parameters.adapters import adapter_parameters, expert_adapter_parameters
@@ -24,7 +24,7 @@ def layer_parameters(model: ModelSpec, degrees: Degrees, layer: Layer | None = N
     """Parameters of a layer that each rank holds, with the norms around each block. The model's first by default."""
     layer = layer or layers(model)[0]
     matrices = sum(each.parameters(degrees) for each in matrices_of(model, layer))
-    others = sum(block.matrices.other_parameters(model, degrees.tp) for block in layer)
+    others = sum(block.parameters.other_parameters(model, degrees.tp) for block in layer)
     norms = residual_stream.parameters(model, len(layer))
     return matrices + others + norms + adapter_parameters(model, degrees, layer)
 
@@ -33,6 +33,14 @@ def expert_parameters(model: ModelSpec, degrees: Degrees, layer: Layer) -> int:
     """Those of experts among them, of which a token passes some."""
     matrices = sum(each.parameters(degrees) for each in matrices_of(model, layer) if each.routing is not None)
     return matrices + expert_adapter_parameters(model, degrees, layer)
+
+
+def inactive_parameters(model: ModelSpec, layer: Layer) -> int:
+    """Parameters of experts that a token does not pass."""
+    routing = next((each.routing for each in matrices_of(model, layer) if each.routing is not None), None)
+    if routing is None:
+        return 0
+    return expert_parameters(model, Degrees(), layer) // routing.experts * (routing.experts - routing.chosen)
 
 
 def stage_expert_parameters(job: JobSpec) -> tuple[int, ...]:

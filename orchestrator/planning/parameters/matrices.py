@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections import Counter
 
 from orchestrator.models.blocks.base import Degrees, Matrix
-from orchestrator.models.blocks.grouped_query_attention.matrices import cross_matrices
+from orchestrator.models.blocks.grouped_query_attention.parameters import cross_matrices
 from orchestrator.models.layers import Layer, layers, matrices_of
 from orchestrator.planning.layout.chunk_layers import kinds_of_stages
 from orchestrator.planning.parameters.layer import degrees_of
-from orchestrator.planning.vision import encoder_model, projector_widths
+from orchestrator.planning.parameters.vision import projector_matrices
+from orchestrator.planning.vision import encoder_model
 from orchestrator.spec.encoder_decoder import HALVES, layers_of_stage
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.model import ModelSpec
@@ -41,12 +42,7 @@ def matrices_of_stages(job: JobSpec) -> tuple[Matrices, ...]:
         heads = 1 if job.has_task else 1 + model.bert_binary_head
         _add(found[-1], (Matrix("dense", h, h, "replicated", has_bias=False),), heads)
     if model.has_vision:
-        inputs, inner, _ = projector_widths(model)
-        first, second = (
-            Matrix("linear_fc1", inputs, inner, "column", False),
-            Matrix("linear_fc2", inner, h, "row", False),
-        )
-        _add(found[0], (first, second), 1)
+        _add(found[0], projector_matrices(model), 1)
     if model.has_vision and not model.has_frozen_encoder:
         encoder = encoder_model(model.image_encoder)
         _add(found[0], _of_layer(encoder, layers(encoder)[0]), encoder.num_layers)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from orchestrator.models.blocks.base import Degrees, norm_parameters
-from orchestrator.models.blocks.grouped_query_attention.matrices import cross_matrices
+from orchestrator.models.blocks.grouped_query_attention.parameters import cross_matrices
 from orchestrator.planning.parameters.counts import Parameters, ranks_of
 from orchestrator.planning.parameters.gpt import embedding_parameters
 from orchestrator.planning.parameters.layer import layer_parameters

@@ -101,7 +101,7 @@ def _routed(setting: Setting, block: Block) -> Pass:
     products, routers, routed = NOTHING, NOTHING, setting.routed(block)
     if routed is None:
         return _NOTHING
-    for each in block.matrices.matrices(setting.model):
+    for each in block.parameters.matrices(setting.model):
         if each.routing is not None:
             products = products.plus(routed_seconds(setting, each, each.routing))
         elif each.parallel == "replicated":
@@ -119,7 +119,7 @@ def _replicated(setting: Setting, block: Block) -> Pass:
     """Matrices that tensor-parallel ranks have whole, for their own tokens; routers are counted with their experts."""
     products = NOTHING
     if setting.routed(block) is None:
-        for each in block.matrices.matrices(setting.model):
+        for each in block.parameters.matrices(setting.model):
             if each.parallel == "replicated":
                 product = gemm_seconds(setting.own_tokens, each.outputs, each.inputs, setting.device, setting.dtype)
                 products = products.plus(ForwardBackward(product, 2 * product))

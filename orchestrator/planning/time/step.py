@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import cache
 from typing import NamedTuple
 
-from orchestrator.models.layers import Layer, layers
+from orchestrator.models.layers import Layer, layers, prediction_layers
 from orchestrator.planning.encoder_decoder import halves_of_stage
 from orchestrator.planning.flops import model_flops
 from orchestrator.planning.hardware.devices import Device
@@ -200,7 +200,7 @@ def _chunk(setting: Setting, layer: Pass, kinds: Kinds, accumulation: float, fir
     )
     each = [plain, *([embedding_pass(setting)] if first else []), *([output_pass(setting)] if last else [])]
     if last:  # each further token is embedded, and has scores and a loss
-        each += [embedding_pass(setting), output_pass(setting)] * setting.model.mtp_num_layers
+        each += [embedding_pass(setting), output_pass(setting)] * len(prediction_layers(setting.model))
     images = images_of(setting) if first else None
     each += [images.passes] if images else []
     backward = add(*(one.backward for one in each), {"memory_bound": accumulation})
@@ -272,7 +272,7 @@ def _update(setting: Setting, held: Sequence[int], experts: tuple[int, ...]) -> 
     each = each * model.family.residual_branches // 2  # those are of a layer with both
     in_stages = [sum(stage) for stage in stages]
     in_stages[0] += trained_layers(setting)
-    in_stages[-1] += model.mtp_num_layers
+    in_stages[-1] += len(prediction_layers(model))
     tensors = each * max(in_stages)
     launching = tensors * setting.kernels.optimizer_launches * device.efficiency.launch
     replicas, of_experts = setting.job.weight_replicas, setting.job.expert_replicas

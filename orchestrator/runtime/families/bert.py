@@ -15,7 +15,9 @@ from torch.nn import functional
 from orchestrator.planning.vocabulary import Vocabulary
 from orchestrator.runtime.families.base import virtual_stage
 from orchestrator.runtime.families.token_losses import token_losses
-from orchestrator.runtime.layers.layer_backend import block_spec_function, encoder_attention
+from orchestrator.runtime.layers.attention.frequencies import frequencies, set_frequencies
+from orchestrator.runtime.layers.layer_backend import block_spec_function, column_and_norm, encoder_attention
+from orchestrator.runtime.layers.normalization.branches import without_first_norm
 from orchestrator.runtime.layers.normalization.post_norms import normalise_behind, normalise_embedding
 from orchestrator.runtime.processes.process_groups import Ranks
 from orchestrator.runtime.steps.base import TrainStep
@@ -50,8 +52,13 @@ class Bert(BertModel):
         )
         self.valid_vocab_size = valid_vocab_size
         self.first_position = model.position_embedding_offset
-        if model.transformer_block_type == "post_ln" and self.pre_process:
+        if model.position_embedding_type == "rope":  # megatron-core's BERT takes no base
+            self.rotary_pos_emb.inv_freq = frequencies(self.rotary_pos_emb, model.rotary_base)
+            set_frequencies(self.rotary_pos_emb, model)
+        if model.normalizes_embeddings and self.pre_process:
             normalise_embedding(self.embedding, config)
+        if not model.bert_head_bias and self.post_process:
+            self.lm_head.dense.register_parameter("bias", None)
 
     def bert_position_ids(self, token_ids: torch.Tensor) -> torch.Tensor:
         """Rows of the position table for tokens, [b, s] as these."""
@@ -132,6 +139,8 @@ def build_chunk(
         "vp_stage": vp_stage,
     }
     block = _block_spec(config, layers, vp_stage)
+    if model.embedding_norm and ranks.is_pre_process(index):
+        block.layer_specs[0] = without_first_norm(block.layer_specs[0], column_and_norm(layers)[0])
     if model.transformer_block_type == "post_ln":
         normalise_behind(block, layers, config)
     if job.has_task:

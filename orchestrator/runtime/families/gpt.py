@@ -11,12 +11,12 @@ from megatron.core.models.gpt import GPTModel
 from megatron.core.tensor_parallel import copy_to_tensor_model_parallel_region, gather_from_sequence_parallel_region
 from megatron.core.transformer.transformer_config import TransformerConfig
 
-from orchestrator.kernel_selection.libraries import has_fla
+from orchestrator.models.blocks.gated_delta_net.libraries import fla_trouble
 from orchestrator.planning.vocabulary import Vocabulary
 from orchestrator.runtime.cross_entropy.linear import linear_cross_entropy
 from orchestrator.runtime.families.base import virtual_stage
 from orchestrator.runtime.families.token_losses import token_losses
-from orchestrator.runtime.layers.attention.frequencies import local_rotation, scaled_frequencies
+from orchestrator.runtime.layers.attention.frequencies import set_frequencies
 from orchestrator.runtime.layers.embedding import mark_only_looked_up
 from orchestrator.runtime.layers.layer_backend import block_spec_function
 from orchestrator.runtime.layers.weight_gradient import accumulate, add_product
@@ -63,12 +63,8 @@ class GPT(GPTModel):
         embeds = self.pre_process or self.mtp_process
         if embeds and not (self.post_process and self.share_embeddings_and_output_weights):
             mark_only_looked_up(self.embedding.word_embeddings.weight)
-        if model.rotary_base_local is not None:
-            local = local_rotation(self.rotary_pos_emb, model.rotary_base_local)
-            self.rotary_pos_emb.register_forward_hook(_beside(local), with_kwargs=True)
-        if model.rope_scaling is not None:
-            plain = self.rotary_pos_emb.inv_freq
-            self.rotary_pos_emb.inv_freq = scaled_frequencies(plain, model.rotary_base, model.rope_scaling)
+        if model.position_embedding_type == "rope":
+            set_frequencies(self.rotary_pos_emb, model)
         if model.scale_embeddings and embeds:
             scale = math.sqrt(model.hidden_size)
             self.embedding.word_embeddings.register_forward_hook(_multiply(scale))
@@ -132,11 +128,6 @@ def _scale_first(factor: float) -> Callable[[Any, tuple[torch.Tensor, ...]], tup
     return lambda module, inputs: (inputs[0] * factor, *inputs[1:])
 
 
-def _beside(local: Any) -> Callable[..., torch.Tensor]:
-    """A forward hook that has the angles of another rotary embedding follow: [2, s, 1, 1, r]."""
-    return lambda module, arguments, options, angles: torch.stack((angles, local.forward(*arguments, **options)))
-
-
 def _cap(cap: float) -> Callable[[Any, Any, tuple[torch.Tensor, Any]], tuple[torch.Tensor, Any]]:
     """A forward hook that caps the logits of an output layer."""
 
@@ -152,11 +143,9 @@ def build_chunk(
 ) -> GPT:
     """Model chunk `index` of this rank."""
     vp_stage = virtual_stage(job, index)
-    if job.model.has_linear_attention and ranks.is_first and index == 0 and torch.cuda.is_available() and not has_fla():
-        print(
-            "linear attention is slow without its kernels, which are not installed: pip install flash-linear-attention",
-            flush=True,
-        )
+    says = job.model.has_linear_attention and ranks.is_first and index == 0 and torch.cuda.is_available()
+    if says and (trouble := fla_trouble(torch.cuda.get_device_capability())) is not None:
+        print(f"linear attention is slow without its kernels: {trouble}", flush=True)
     return decoder(job, config, block_spec_function(layers)(config, vp_stage), vocabulary, ranks, index, GPT)
 
 

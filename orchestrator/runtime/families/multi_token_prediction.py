@@ -15,6 +15,7 @@ from megatron.core.transformer.utils import ensure_metadata_has_dp_cp_group
 from torch.autograd.function import once_differentiable
 
 from orchestrator.models.blocks.multi_token_prediction.layers import prediction_spec
+from orchestrator.models.layers import prediction_layers
 from orchestrator.planning.vocabulary import Vocabulary
 from orchestrator.runtime.families.base import virtual_stage
 from orchestrator.runtime.families.gpt import GPT, decoder
@@ -169,7 +170,7 @@ def build_chunk(
     """Model chunk `index` of this rank, of which the last has the layers of further tokens."""
     block, further = block_spec_function(layers)(config, virtual_stage(job, index)), None
     if ranks.is_post_process(index):
-        further = prediction_spec(job.model.mtp_num_layers, block.layer_specs[-1], *column_and_norm(layers))
+        further = prediction_spec(len(prediction_layers(job.model)), block.layer_specs[-1], *column_and_norm(layers))
     return decoder(job, config, block, vocabulary, ranks, index, MultiTokenGPT, mtp_block_spec=further)
 
 

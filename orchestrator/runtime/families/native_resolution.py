@@ -8,14 +8,10 @@ import torch
 from megatron.core.transformer.transformer_config import TransformerConfig
 
 from orchestrator.planning.vocabulary import Vocabulary
-from orchestrator.runtime.families.base import virtual_stage
-from orchestrator.runtime.families.gpt import decoder
-from orchestrator.runtime.families.vision import VisionLanguageModel
+from orchestrator.runtime.families.vision import VisionLanguageModel, chunk_of
 from orchestrator.runtime.layers.attention.multimodal_rotation import MultimodalRotation
 from orchestrator.runtime.layers.config import LayerConfig
 from orchestrator.runtime.layers.images.grids import token_positions
-from orchestrator.runtime.layers.images.native_resolution import NativeEncoder
-from orchestrator.runtime.layers.layer_backend import block_spec_function
 from orchestrator.runtime.processes.process_groups import Ranks
 from orchestrator.runtime.steps.native_resolution import NextTokenAfterImagesOfAnySize
 from orchestrator.spec.job import JobSpec
@@ -70,11 +66,7 @@ def build_chunk(
     job: JobSpec, config: LayerConfig, layers: Layers, vocabulary: Vocabulary, ranks: Ranks, index: int
 ) -> NativeResolutionModel:
     """Model chunk `index` of this rank."""
-    block = block_spec_function(layers)(config, virtual_stage(job, index))
-    chunk = decoder(job, config, block, vocabulary, ranks, index, NativeResolutionModel)
-    if chunk.pre_process:
-        chunk.set_image_encoder(NativeEncoder(job.model.image_encoder, config, layers))
-    return chunk
+    return chunk_of(NativeResolutionModel, job, config, layers, vocabulary, ranks, index)
 
 
 def train_step(job: JobSpec) -> NextTokenAfterImagesOfAnySize:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from orchestrator.models.layers import prediction_layers
 from orchestrator.models.registry import FamilyTable
 from orchestrator.runtime.families import bert, gpt, mamba, multi_token_prediction, native_resolution, t5, vision
 from orchestrator.runtime.families.base import Family
@@ -15,5 +16,5 @@ _FAMILIES: Final = FamilyTable[Family](gpt=gpt, bert=bert, t5=t5, mamba=mamba)
 def family_of(job: JobSpec) -> Family:
     """The family of a job's model."""
     if job.model.has_vision:
-        return native_resolution if job.model.image_encoder.is_native else vision
-    return multi_token_prediction if job.model.predicts_further else _FAMILIES.of(job.model.family)
+        return native_resolution if job.model.image_encoder.kind.keeps_shape else vision
+    return multi_token_prediction if prediction_layers(job.model) else _FAMILIES.of(job.model.family)

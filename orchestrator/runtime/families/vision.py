@@ -2,28 +2,40 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, Final, TypeAlias, TypeVar
 
 import torch
 from megatron.core.tensor_parallel import copy_to_tensor_model_parallel_region
 
+from orchestrator.models.image_encoders import ImageEncoderName
 from orchestrator.planning.vocabulary import Vocabulary
 from orchestrator.runtime.families.base import virtual_stage
 from orchestrator.runtime.families.gpt import GPT, decoder
 from orchestrator.runtime.layers.config import LayerConfig
 from orchestrator.runtime.layers.images.embeddings import place
 from orchestrator.runtime.layers.images.encoder import ImageEncoder
+from orchestrator.runtime.layers.images.masks import image_masks
+from orchestrator.runtime.layers.images.native_resolution import NativeEncoder
+from orchestrator.runtime.layers.images.pooled_encoder import PooledImageEncoder
 from orchestrator.runtime.layers.layer_backend import block_spec_function
 from orchestrator.runtime.processes.process_groups import Ranks, get_tensor_model_parallel_rank
 from orchestrator.runtime.steps.vision import NextTokenAfterImages
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.sections.runtime import Layers
 
+_Encoder: TypeAlias = ImageEncoder | PooledImageEncoder | NativeEncoder
+_ENCODERS: Final[Mapping[ImageEncoderName, type[_Encoder]]] = {
+    "llava": ImageEncoder,
+    "gemma3": PooledImageEncoder,
+    "qwen2.5": NativeEncoder,
+}
+
 
 class VisionLanguageModel(GPT):
     """A GPT whose first stage has an encoder of images."""
 
-    def set_image_encoder(self, encoder: ImageEncoder) -> None:
+    def set_image_encoder(self, encoder: _Encoder) -> None:
         """Give the chunk that embeds tokens its encoder, behind the constructor, which all decoders share."""
         self.vision = encoder
 
@@ -39,13 +51,24 @@ class VisionLanguageModel(GPT):
     ) -> torch.Tensor:
         """As a GPT's, with embeddings of images' patches in place of those of the tokens [b, s] where `image_mask`
         [b, s] is not 0: the patches of `images` [b, n, 3, size, size] in their order. Without images it is a GPT's.
+        Where the tokens of an image attend to each other, every stage takes `image_mask`.
         """
         if self.pre_process and images is not None:
             assert image_mask is not None, "images come with the places where they stand"
             embedded = self.embedding(input_ids=input_ids, position_ids=position_ids)
             options["decoder_input"] = self.with_images(embedded, images, image_mask)
+        if image_mask is not None:
+            attention_mask = self.attention_masks(image_mask)
         output: torch.Tensor = super().forward(input_ids, position_ids, attention_mask, *arguments, **options)
         return output
+
+    def attention_masks(self, image_mask: torch.Tensor) -> torch.Tensor | None:
+        """What attention takes for tokens [b, s] of which `image_mask` says which are images'; None where each token
+        attends to those before it alone."""
+        if not self.config.masks_images:
+            return None
+        window = self.config.window_size
+        return image_masks(image_mask, None if window is None else window[0] + 1, self.config.params_dtype)
 
     def with_images(self, embedded: torch.Tensor, images: torch.Tensor, image_mask: torch.Tensor) -> torch.Tensor:
         """Embeddings of tokens, [s, b, h], s over TP under SP, with those of images among them; see `forward`."""
@@ -63,19 +86,41 @@ class VisionLanguageModel(GPT):
         return place(embedded, seen, is_patch, which)
 
 
+_Model = TypeVar("_Model", bound=VisionLanguageModel)
+
+
 def is_of_images(name: str) -> bool:
     """Whether a weight is of what encodes images."""
     return name.startswith("vision.")
+
+
+def is_zero_centered(name: str) -> bool:
+    """Whether a weight of what encodes images is of a norm that multiplies by 1 + weight."""
+    return name.startswith("vision.projector.norm.")
 
 
 def build_chunk(
     job: JobSpec, config: LayerConfig, layers: Layers, vocabulary: Vocabulary, ranks: Ranks, index: int
 ) -> VisionLanguageModel:
     """Model chunk `index` of this rank."""
+    return chunk_of(VisionLanguageModel, job, config, layers, vocabulary, ranks, index)
+
+
+def chunk_of(
+    model: type[_Model],
+    job: JobSpec,
+    config: LayerConfig,
+    layers: Layers,
+    vocabulary: Vocabulary,
+    ranks: Ranks,
+    index: int,
+) -> _Model:
+    """The same, of a model of this class."""
     block = block_spec_function(layers)(config, virtual_stage(job, index))
-    chunk = decoder(job, config, block, vocabulary, ranks, index, VisionLanguageModel)
+    chunk = decoder(job, config, block, vocabulary, ranks, index, model)
     if chunk.pre_process:
-        chunk.set_image_encoder(ImageEncoder(job.model.image_encoder, config, layers))
+        vision = job.model.image_encoder
+        chunk.set_image_encoder(_ENCODERS[vision.type](vision, config, layers))
     return chunk
 
 

@@ -33,7 +33,8 @@ def add_behind_experts(chunk: Any) -> None:
     for module in chunk.modules():
         if isinstance(module, SequentialMLP):
             for expert in module.local_experts:
-                if expert.linear_fc2.bias is not None:
+                bias = expert.linear_fc2.bias
+                if bias is not None and bias.numel():  # Transformer Engine's linear without a bias has an empty one
                     expert.linear_fc2.register_forward_hook(_without_bias)
                     expert.register_forward_hook(_add_bias)
 

@@ -29,6 +29,8 @@ class LayerConfig(GroupedQueryConfig, ResidualStreamConfig):
     """The core of attention is FlashAttention 4."""
     packs: bool = False
     """A sequence holds several conversations, and attention takes a mask that keeps them apart."""
+    masks_images: bool = False
+    """The tokens of an image attend to each other in both directions, which a mask says."""
 
     def mixer_of(self, layer_number: int) -> str:
         """The block of `models.blocks` that a layer attends with. Layers count from 1."""

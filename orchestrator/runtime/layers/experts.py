@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-import importlib
-import os
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
@@ -14,7 +11,7 @@ from megatron.core.transformer.transformer_config import TransformerConfig
 from megatron.core.transformer.transformer_layer import get_transformer_layer_offset
 
 from orchestrator.errors import MissingDependency
-from orchestrator.kernel_selection.experts import GROUPED_PRODUCTS, expert_kernels, multiplies_in_one_kernel
+from orchestrator.kernel_selection.experts import expert_kernels
 from orchestrator.runtime.layers.config import LayerConfig
 from orchestrator.runtime.layers.parameter_attributes import mark_split
 from orchestrator.runtime.layers.transformer_engine.availability import absence
@@ -43,37 +40,6 @@ def require_grouped_products(job: JobSpec, layers: Layers) -> None:
 def kernel_settings(job: JobSpec, layers: Layers) -> dict[str, Any]:
     """What TransformerConfig takes about their kernels: megatron-core refuses what is asked for in vain."""
     return expert_kernels(job, layers, has_permutation=_has(PERMUTING), has_router=_has(ROUTING))
-
-
-def multiply_in_one_kernel(job: JobSpec, layers: Layers) -> None:
-    """Have Transformer Engine multiply a rank's experts together, unless the environment says otherwise. It asks with
-    every product, and takes no notice where it cannot.
-    """
-    if not multiplies_in_one_kernel(job, layers):
-        return
-    if os.environ.setdefault(GROUPED_PRODUCTS, "1") == "1":
-        _spare_ranks_without_tokens(importlib.import_module("transformer_engine.pytorch.module.grouped_linear"))
-
-
-def _spare_ranks_without_tokens(module: Any) -> None:
-    """Transformer Engine (up to 2.16) looks at the first product, and crashes where there is none: where no token came
-    to any expert of a rank.
-    """
-    original = module.general_grouped_gemm
-    if hasattr(original, "__wrapped__"):
-        return
-
-    @functools.wraps(original)
-    def multiply(*arguments: Any, **options: Any) -> Any:
-        if any(options.get("m_splits", [True])):
-            return original(*arguments, **options)
-        os.environ[GROUPED_PRODUCTS] = "0"
-        try:
-            return original(*arguments, **options)
-        finally:
-            os.environ[GROUPED_PRODUCTS] = "1"
-
-    module.general_grouped_gemm = multiply
 
 
 def _has(names: Iterable[str]) -> bool:

@@ -8,6 +8,7 @@ import torch
 from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
 from megatron.core.tensor_parallel import ColumnParallelLinear, RowParallelLinear
 from megatron.core.transformer.enums import AttnMaskType
+from megatron.core.transformer.spec_utils import ModuleSpec
 from megatron.core.transformer.transformer_block import TransformerBlockSubmodules
 from torch.nn import functional
 
@@ -15,7 +16,7 @@ from orchestrator.models.blocks.base import LayerTools
 from orchestrator.models.blocks.registry import mixer_named
 from orchestrator.runtime.layers.attention.core import CoreAttention
 from orchestrator.runtime.layers.attention.flash import FlashAttention, FlashAttentionApart
-from orchestrator.runtime.layers.attention.masked import MaskedAttention
+from orchestrator.runtime.layers.attention.masked import MaskedAttention, WindowMasks
 from orchestrator.runtime.layers.attention.rotation import rotating_attention
 from orchestrator.runtime.layers.attention.scores import (
     alibi_slopes,
@@ -40,9 +41,10 @@ class Attention(CoreAttention):
     def __init__(self, config: LayerConfig, layer_number: int, *arguments: Any, **options: Any) -> None:
         super().__init__(config, layer_number, *arguments, **options)
         self.window = config.window_of(layer_number)
+        self.chunk = config.chunk_of(layer_number)
         self.cap = config.attention_logit_softcapping
         self.by_scores = self.cap is not None or self.softmax_offset is not None
-        self.packs = config.packs
+        self.masked = config.packs or config.masks_images
         self.slopes = alibi_slopes(config.num_attention_heads) if config.alibi else None
 
     def forward(
@@ -60,17 +62,23 @@ class Attention(CoreAttention):
         returns [sq, b, heads * v].
 
         With a key/value cache sq < sk, and the queries are the last sq positions. Under context parallelism all three
-        are this rank's part of the sequence. `attention_mask` is a `packed_mask`, where conversations are packed.
+        are this rank's part of the sequence. `attention_mask` is a `packed_mask`, where conversations are packed, or
+        `image_masks`.
         """
         group = get_context_parallel_group()
         if group is not None:
             return context_parallel.attend(self._attend, query, key, value, group)
-        return self._attend(query, key, value, attention_mask if self.packs else None)
+        return self._attend(query, key, value, self._own_mask(attention_mask))
 
     def _attend(
         self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor | None = None
     ) -> torch.Tensor:
-        """Attention of the last sq of sk positions, with a mask of their own in place of the usual one."""
+        """Attention of the last sq of sk positions, with a mask of their own in place of the usual one. Of all of
+        several chunks: each is a sequence of its own.
+        """
+        if self.chunk is not None and key.size(0) > self.chunk:
+            chunks = zip(*(torch.split(each, self.chunk) for each in (query, key, value)), strict=True)
+            return torch.cat([self._attend(*chunk) for chunk in chunks])
         if self.window is not None:  # what no query sees is left out: a single query then needs no mask
             unseen = max(key.size(0) - query.size(0) - self.window + 1, 0)
             key, value = key[unseen:], value[unseen:]
@@ -99,6 +107,12 @@ class Attention(CoreAttention):
                 )
         return out[..., :width].permute(2, 0, 1, 3).reshape(sq, query.size(1), -1)
 
+    def _own_mask(self, given: torch.Tensor | None) -> torch.Tensor | None:
+        """The mask [b, 1, s, s] of a micro-batch for this layer; None where the layers make their own."""
+        if not self.masked or given is None or given.dim() == 4:
+            return given if self.masked else None
+        return given[-1 if self.window is not None else 0]
+
     def _mask(self, query: torch.Tensor, key: torch.Tensor) -> Any:
         """What restricts or lowers scores; None where plain causal attention, or no mask at all, does."""
         sq, sk, heads = query.size(0), key.size(0), query.size(2)
@@ -124,9 +138,9 @@ def column_and_norm() -> tuple[Any, Any]:
     return ColumnParallelLinear, Norm
 
 
-def encoder_attention() -> type[MaskedAttention]:
-    """Attention to all tokens but padding."""
-    return MaskedAttention
+def encoder_attention() -> ModuleSpec:
+    """Attention to all tokens but padding, or to those in a window, for the layers of one model chunk."""
+    return ModuleSpec(module=MaskedAttention, params={"masks": WindowMasks()})
 
 
 def _layer_spec(config: LayerConfig, kind: LayerKind) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from megatron.core.extensions.transformer_engine import (
     TEColumnParallelLinear,
     TEDotProductAttention,
@@ -42,6 +43,25 @@ class AttentionWithSinks(TEDotProductAttention):
         mark_split(self.softmax_offset)
 
 
+class AttentionInChunks(TEDotProductAttention):
+    """Transformer Engine's, over the chunks of a sequence one by one: each is a sequence of its own."""
+
+    def __init__(self, config: LayerConfig, layer_number: int, *arguments: Any, **options: Any) -> None:
+        super().__init__(config, layer_number, *arguments, **options)
+        self._chunk = config.chunk_of(layer_number)
+
+    def forward(
+        self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *arguments: Any, **options: Any
+    ) -> torch.Tensor:
+        """query: [s, b, heads, d]; key, value: [s, b, groups, d]; returns [s, b, heads * d]."""
+        attend = super().forward
+        if self._chunk is None or key.size(0) <= self._chunk:
+            whole: torch.Tensor = attend(query, key, value, *arguments, **options)
+            return whole
+        chunks = zip(*(torch.split(each, self._chunk) for each in (query, key, value)), strict=True)
+        return torch.cat([attend(*chunk, *arguments, **options) for chunk in chunks])
+
+
 def block_spec(config: LayerConfig, vp_stage: int | None) -> TransformerBlockSubmodules:
     """The layers of one model chunk of this rank's stage."""
     kinds = layers_of_chunk(config, vp_stage)
@@ -67,6 +87,8 @@ def _layer_spec(config: LayerConfig, kind: LayerKind) -> Any:
         qk_layernorm=config.qk_layernorm,
     )
     own = layer.submodules.self_attention.submodules.core_attention
+    if config.attention_chunk is not None:
+        own = AttentionInChunks
     core = _core_attention(config) or (own if config.softmax_type == "vanilla" else AttentionWithSinks)
     norm = _norm(config)
     tools = LayerTools(
@@ -98,5 +120,5 @@ def _core_attention(config: LayerConfig) -> type[Attention | FlashAttention] | N
         config.context_parallel_size > 1 or not is_te_min_version(_FIRST_WITH_SINKS)
     )
     capped = config.attention_logit_softcapping is not None
-    ours = config.alibi or capped or ringed_window or config.packs or lacks_sinks
+    ours = config.alibi or capped or ringed_window or config.packs or config.masks_images or lacks_sinks
     return Attention if ours else None

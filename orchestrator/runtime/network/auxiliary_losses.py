@@ -8,34 +8,21 @@ from typing import Any
 import torch
 from megatron.core.transformer.moe.moe_layer import MoELayer
 
+from orchestrator.models.layers import blocks_of, prediction_layers
 from orchestrator.runtime import megatron_compat
 from orchestrator.runtime.processes.process_groups import Ranks
 from orchestrator.spec.job import JobSpec
 
-_KEYS = {
-    "aux_loss": "load_balancing_loss",
-    "seq_aux_loss": "seq_load_balancing_loss",
-    "global_aux_loss": "global_load_balancing_loss",
-}
-"""megatron-core's names of the losses that balance experts."""
-
 
 def auxiliary_losses(job: JobSpec) -> tuple[str, ...]:
-    """The names under which they are reported: those that balance experts, and those of further tokens."""
-    further = range(1, job.model.mtp_num_layers + 1)
-    return (*(f"moe/{name}" for name in _of_experts(job)), *(f"mtp/loss_{depth}" for depth in further))
+    """The names under which they are reported: those that blocks have, and those of further tokens."""
+    further = range(1, len(prediction_layers(job.model)) + 1)
+    return (*_of_blocks(job), *(f"mtp/loss_{depth}" for depth in further))
 
 
-def _of_experts(job: JobSpec) -> dict[str, str]:
-    """The losses that balance a job's experts: their names here, and megatron-core's."""
-    model = job.model
-    if not model.has_experts:
-        return {}
-    kinds = model.auxiliary_losses
-    found = {_KEYS[kind] if len(kinds) > 1 else "load_balancing_loss": _KEYS[kind] for kind in kinds}
-    if model.moe_z_loss_coeff is not None:
-        found["z_loss"] = "z_loss"
-    return found
+def _of_blocks(job: JobSpec) -> dict[str, str]:
+    """By the names under which they are reported, megatron-core's names."""
+    return {name: key for block in blocks_of(job.model) for name, key in block.losses(job.model).items()}
 
 
 class AuxiliaryLosses:
@@ -45,16 +32,16 @@ class AuxiliaryLosses:
 
     def __init__(self, job: JobSpec, modules: Sequence[Any], ranks: Ranks) -> None:
         self.names = auxiliary_losses(job)
-        self._keys = _of_experts(job)
-        self._depths = job.model.mtp_num_layers
+        self._keys = _of_blocks(job)
+        self._depths = len(prediction_layers(job.model))
         self._predicting = [chunk for chunk in modules if getattr(chunk, "mtp_process", False)]
         self._layers = sum(isinstance(module, MoELayer) for chunk in modules for module in chunk.modules())
         # Of a load-balancing loss each of the ranks that share its tokens has a part; of the other a mean of its own.
         of_sequence = ranks.tp_size * ranks.cp_size
         self._shares = {
-            _KEYS["aux_loss"]: of_sequence,
-            _KEYS["seq_aux_loss"]: of_sequence,
-            _KEYS["global_aux_loss"]: of_sequence * job.data_parallel_size,
+            "load_balancing_loss": of_sequence,
+            "seq_load_balancing_loss": of_sequence,
+            "global_load_balancing_loss": of_sequence * job.data_parallel_size,
         }
         self._sums: dict[str, torch.Tensor] = {}
         self._further: list[torch.Tensor] = []

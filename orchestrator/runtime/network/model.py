@@ -20,17 +20,17 @@ from orchestrator.kernel_selection.fused_kernels import (
     rotates_projection,
 )
 from orchestrator.models.blocks.base import LayerSetup
-from orchestrator.models.blocks.experts.layers import prepare_routers
 from orchestrator.models.layers import blocks_of, layers_differ, mixers_of, settings_of
 from orchestrator.planning.parameters.layer import degrees_of
 from orchestrator.planning.vocabulary import Vocabulary
 from orchestrator.runtime.families.registry import family_of
-from orchestrator.runtime.families.vision import is_of_images
+from orchestrator.runtime.families.vision import is_of_images, is_zero_centered
 from orchestrator.runtime.graphs import Graphs
 from orchestrator.runtime.layers.biases import add_behind_experts, add_in_products
 from orchestrator.runtime.layers.config import LayerConfig
 from orchestrator.runtime.layers.experts import keep_experts_apart, kernel_settings, require_grouped_products
 from orchestrator.runtime.layers.gelu import gelu
+from orchestrator.runtime.layers.grouped_experts.expert_mlp import join_expert_mlps
 from orchestrator.runtime.layers.transformer_engine.availability import absence
 from orchestrator.runtime.layers.transformer_engine.quantization import quantization_settings
 from orchestrator.runtime.layers.weight_gradient import fuses_accumulation
@@ -84,6 +84,7 @@ def transformer_config(job: JobSpec, device: Device, layers: Layers) -> LayerCon
         fp16=job.precision.dtype == "fp16",
         calculate_per_token_loss=job.has_per_token_loss,
         packs=job.data.packs,
+        masks_images=model.attends_both_ways_in_images,
         deallocate_pipeline_outputs=pipelined,
         # With two stages, an interleaved schedule sends both ways between the same two ranks in one NCCL batch, which
         # matches them up wrongly; separate, overlapped sends do not.
@@ -156,11 +157,13 @@ def build_chunks(
     for chunk in chunks:
         add_in_products(chunk, config)
         add_behind_experts(chunk)
+        join_expert_mlps(chunk, job, config, layers)
         if job.model.has_adapters:
             add_adapters(chunk, job.model.adapters, config)
         chunk.to(device.torch_device, config.params_dtype)
     keep_experts_apart(chunks)
-    prepare_routers(chunks, job.model)
+    for block in blocks_of(job.model):
+        block.prepare(chunks, job.model)
     initialize_weights(
         chunks,
         seed=job.runtime.seed,
@@ -173,7 +176,7 @@ def build_chunks(
 
 def _stream_of(model: ModelSpec, weight: str) -> Stream:
     if model.has_vision and is_of_images(weight):
-        return Stream(2 * model.image_encoder.num_layers, norm_weight=1.0)
+        return Stream(2 * model.image_encoder.num_layers, norm_weight=0.0 if is_zero_centered(weight) else 1.0)
     branches = model.num_layers * model.family.residual_branches
     return Stream(branches, norm_weight=0.0 if model.apply_layernorm_1p else 1.0)
 

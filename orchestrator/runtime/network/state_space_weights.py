@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from orchestrator.models.blocks.state_space.matrices import CONVOLUTION
+from orchestrator.models.blocks.state_space.parameters import CONVOLUTION
 
 Draw = Callable[[torch.Tensor, torch.Generator], Any]
 """Fills a whole parameter in place."""

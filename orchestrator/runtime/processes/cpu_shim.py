@@ -21,7 +21,7 @@ FACTORIES = ("tensor", "zeros")
 
 
 def install() -> None:
-    """Patch torch. Call once, before any tensor is made."""
+    """Patch torch. Call before any tensor is made; a process that trains one job after another calls it for each."""
     with torch.device("cpu"):
         # torch notes which functions make tensors when it is first asked for a device in this way: a model of
         # transformers that is loaded later in this process asks for `meta`, also of those that are wrapped below.
@@ -128,7 +128,7 @@ def _cuda_type_name(original: Callable[..., Any]) -> Callable[..., Any]:
 
     def type_(self: Any, dtype: Any = None, *args: Any, **kwargs: Any) -> Any:
         if dtype is None:
-            return original(self).replace("torch.", "torch.cuda.")
+            return f"torch.cuda.{original(self).removeprefix('torch.').removeprefix('cuda.')}"
         return original(self, dtype, *args, **kwargs)
 
     return type_

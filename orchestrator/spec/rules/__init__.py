@@ -19,13 +19,14 @@ from orchestrator.spec.rules.model import (
     lora,
     mamba,
     native_resolution,
+    pooled_images,
     positions,
     t5,
     vision,
 )
 from orchestrator.spec.rules.nearest import with_nearest
 from orchestrator.spec.rules.parallelism import sequence, stages, tensor_overlap, topology
-from orchestrator.spec.rules.training import chat, optimizer, schedule, task, upcycling
+from orchestrator.spec.rules.training import chat, optimizer, schedule, task
 
 if TYPE_CHECKING:
     from orchestrator.models.blocks.protocols import Topic
@@ -55,12 +56,12 @@ RULES: tuple[Rule, ...] = (
     *mamba.RULES,
     *of_blocks("state_space"),
     *vision.RULES,
+    *pooled_images.RULES,
     *native_resolution.RULES,
     *chat.RULES,
     *schedule.RULES,
     *optimizer.RULES,
     *lora.RULES,
-    *upcycling.RULES,
     *quantization.RULES,
     *operation.RULES,
     *tensor_overlap.RULES,

@@ -14,7 +14,7 @@ from orchestrator.cluster_profiles import load_profile
 from orchestrator.errors import OrchestratorError, UserError
 from orchestrator.planning.checks.partition_limits import what_is_refused
 from orchestrator.planning.forecast import forecast
-from orchestrator.planning.verdict import too_large
+from orchestrator.planning.warnings import too_large
 from orchestrator.safe_path import RUNTIME_MODULE
 from orchestrator.spec.cluster import ClusterSpec
 from orchestrator.sweeps.cells import Check

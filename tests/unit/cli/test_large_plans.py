@@ -64,7 +64,6 @@ def test_the_largest_layout_stays_readable(orchestrator: Any, tmp_path: Path) ->
     assert len(orchestrator("plan", job, "--json").json["topology"]["ranks"]) == 6144
 
 
-@pytest.mark.alone
 def test_the_largest_layout_takes_little(tmp_path: Path) -> None:
     """A second and 200 MB. What is asserted is processor time, at the promised pace: the best of a few tells least of
     what else the machine does.

@@ -219,7 +219,6 @@ def processor_seconds(command: list[str]) -> float:
     return used.ru_utime + used.ru_stime
 
 
-@pytest.mark.alone
 def test_the_speed_that_is_promised() -> None:
     """0.4 s where the imports that any command needs take 0.117 s: machines, and the moods of one, differ by half."""
     commands = {

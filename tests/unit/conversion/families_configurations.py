@@ -7,7 +7,7 @@ from typing import Any
 import native_images
 import transformers
 
-VOCAB, LENGTH, NEW = 101, 16, 12
+VOCAB, LENGTH, NEW = 101, 16, 6
 SIZES = {
     **{"vocab_size": VOCAB, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4},
     **{"intermediate_size": 48, "num_key_value_heads": 2, "max_position_embeddings": 64},
@@ -44,6 +44,10 @@ LLAMA4_ROPE = {**LLAMA3, "high_freq_factor": 1.0}
 BERT = {
     **{"vocab_size": VOCAB, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4},
     **{"intermediate_size": 48, "max_position_embeddings": 32},
+}
+MODERNBERT = {
+    **{**BERT, "num_hidden_layers": 4, "pad_token_id": None, "architectures": ["ModernBertForMaskedLM"]},
+    "hidden_activation": "gelu",
 }
 T5 = {
     **{"vocab_size": VOCAB, "d_model": 32, "num_layers": 2, "num_decoder_layers": 3, "num_heads": 4, "d_kv": 16},
@@ -125,7 +129,13 @@ def configurations() -> dict[str, Any]:
         ),
         "granite-moe-without-shared": transformers.GraniteMoeSharedConfig(**SIZES, head_dim=16),
         "llama4": transformers.Llama4TextConfig(
-            **{**SIZES, **LLAMA4, "num_hidden_layers": 4}, interleave_moe_layer_step=2, rope_parameters=LLAMA4_ROPE
+            **{
+                **SIZES,
+                **LLAMA4,
+                "num_hidden_layers": 4,
+                "attention_chunk_size": 6,
+            },  # three chunks, and five at the end
+            **{"interleave_moe_layer_step": 2, "rope_parameters": LLAMA4_ROPE},
         ),
         "llama4-all-routed": transformers.Llama4TextConfig(
             **{**SIZES, **LLAMA4, "num_hidden_layers": 4, "attn_temperature_tuning": False, "use_qk_norm": False},
@@ -245,6 +255,14 @@ def configurations() -> dict[str, Any]:
             {**SEEN, "hidden_act": "gelu_pytorch_tanh", "layer_norm_eps": 1e-6},
             vision_feature_layer=3,
         ),
+        "gemma3-images": transformers.Gemma3Config(
+            text_config=transformers.Gemma3TextConfig(
+                **{**SIZES, "num_hidden_layers": 4, "num_key_value_heads": 1},
+                **{"head_dim": 16, "sliding_window": 3, "sliding_window_pattern": 2},
+            ),
+            vision_config=transformers.SiglipVisionConfig(**{**SEEN, "patch_size": 4, "vision_use_head": False}),
+            **{"mm_tokens_per_image": 4, "image_token_index": VOCAB - 1},
+        ),
         "qwen2.5-vl": transformers.Qwen2_5_VLConfig(
             text_config={**SIZES, "hidden_size": 64, "rope_parameters": native_images.POSITIONS},
             vision_config=native_images.VISION,
@@ -259,6 +277,16 @@ def configurations() -> dict[str, Any]:
             **{**SIZES, "num_hidden_layers": 4, "num_key_value_heads": 4},
             **{**FEW_EXPERTS, **DELTA, "shared_expert_intermediate_size": 24, "norm_topk_prob": False},
             layer_types=[f"{kind}_attention" for kind in ("full", "linear", "linear", "full")],
+        ),
+        "modernbert": transformers.ModernBertConfig(**MODERNBERT, local_attention=6),
+        "modernbert-biases": transformers.ModernBertConfig(
+            **{**MODERNBERT, "local_attention": 9, "tie_word_embeddings": False, "hidden_activation": "silu"},
+            **dict.fromkeys(("attention_bias", "mlp_bias", "norm_bias", "classifier_bias"), True),
+            layer_types=["sliding_attention", "sliding_attention", "full_attention", "sliding_attention"],
+            rope_parameters={
+                "full_attention": {"rope_type": "linear", "rope_theta": 500.0, "factor": 2.0},
+                "sliding_attention": {"rope_type": "default", "rope_theta": 100.0},
+            },
         ),
     }
 

@@ -32,7 +32,7 @@ from orchestrator.spec.loading import dump_resolved, load_resolved
 
 def auto(config: Any) -> Any:
     """The class of transformers that a model of a configuration is loaded with."""
-    if config.model_type in ("llava", "qwen2_5_vl"):
+    if "vision_config" in config.sub_configs:
         return transformers.AutoModelForImageTextToText
     if config.is_encoder_decoder:
         return transformers.AutoModelForSeq2SeqLM
@@ -44,28 +44,42 @@ def auto(config: Any) -> Any:
 def logits(model: Any) -> torch.Tensor:
     """What a model says of `ids`: logits [2, s, v], and behind them those of other heads."""
     with torch.no_grad():
-        if model.config.model_type == "qwen2_5_vl":
-            given: torch.Tensor = model(native_images.tokens(), **native_images.theirs()).logits
-            return given
-        if model.config.model_type == "llava":
-            seen: torch.Tensor = model(seeing_ids(), pixel_values=scaled(images()[0])).logits
-            return seen
+        if "vision_config" in model.config.sub_configs:
+            return logits_after_images(model, seen_ids(model.config.model_type))
         if "bert" not in model.config.model_type:
             more = {"decoder_input_ids": ids().flip(0)} if model.config.is_encoder_decoder else {}
             found: torch.Tensor = model(ids(), **more).logits
             return found
-        said = model(ids(), token_type_ids=ids() % min(model.config.type_vocab_size, 2))
+        types = getattr(model.config, "type_vocab_size", 0)
+        said = model(ids(), **({"token_type_ids": ids() % min(types, 2)} if types else {}))
         if "logits" in said:
             return said.logits.flatten()
         return torch.cat([said.prediction_logits.flatten(), said.seq_relationship_logits.flatten()])
 
 
+def logits_after_images(model: Any, tokens: torch.Tensor) -> torch.Tensor:
+    """Logits [2, s, v] of tokens that begin with `seen_ids`."""
+    if model.config.model_type == "qwen2_5_vl":
+        given: torch.Tensor = model(tokens, **native_images.theirs()).logits
+        return given
+    more = {"token_type_ids": (tokens == VOCAB - 1).long()} if model.config.model_type == "gemma3" else {}
+    pixels = scaled(images()[0], model.config.vision_config.model_type)
+    found: torch.Tensor = model(tokens, pixel_values=pixels, **more).logits
+    return found
+
+
 def greedy(model: Any) -> torch.Tensor:
-    """The most likely tokens after `ids`, one after the other: [2, s + NEW]."""
-    tokens = ids()
+    """The most likely tokens after `ids`, one after the other: [2, s + NEW]; of what sees images after `seeing_ids`,
+    and of images of any size alone what follows."""
+    if model.config.model_type == "qwen2_5_vl":
+        return native_images.greedy(model)
+    sees = "vision_config" in model.config.sub_configs
+    tokens = seeing_ids() if sees else ids()
     with torch.no_grad():
         for _ in range(NEW):
-            tokens = torch.cat([tokens, model(tokens).logits[:, -1:].argmax(dim=-1)], dim=1)
+            following = logits_after_images(model, tokens) if sees else model(tokens).logits
+            following[..., VOCAB - 1] -= torch.inf if sees else 0.0  # it would be an image
+            tokens = torch.cat([tokens, following[:, -1:].argmax(dim=-1)], dim=1)
     return tokens
 
 
@@ -82,9 +96,9 @@ def seeing_ids() -> torch.Tensor:
     return found
 
 
-def seen_ids(name: str) -> torch.Tensor:
+def seen_ids(model_type: str) -> torch.Tensor:
     """Those of a family."""
-    return native_images.tokens() if name.startswith("qwen2.5-vl") else seeing_ids()
+    return native_images.tokens() if model_type == "qwen2_5_vl" else seeing_ids()
 
 
 def images() -> torch.Tensor:
@@ -92,9 +106,12 @@ def images() -> torch.Tensor:
     return (torch.arange(2 * 2 * 3 * 256).reshape(2, 2, 3, 16, 16) * 37 % 251).to(torch.uint8)
 
 
-def scaled(pixels: torch.Tensor) -> torch.Tensor:
-    """As transformers' processor of CLIP scales them."""
-    colours = (transformers.image_utils.OPENAI_CLIP_MEAN, transformers.image_utils.OPENAI_CLIP_STD)
+def scaled(pixels: torch.Tensor, encoder: str) -> torch.Tensor:
+    """As transformers' processor of CLIP, or that of SigLIP, scales them."""
+    utils = transformers.image_utils
+    colours = (utils.OPENAI_CLIP_MEAN, utils.OPENAI_CLIP_STD)
+    if encoder == "siglip_vision_model":
+        colours = (utils.IMAGENET_STANDARD_MEAN, utils.IMAGENET_STANDARD_STD)
     mean, deviation = (torch.tensor(values).view(3, 1, 1) for values in colours)
     return (pixels / 255 - mean) / deviation
 
@@ -127,10 +144,8 @@ def make(folder: Path, *names: str) -> None:
                 theirs.cls.predictions.bias.copy_(theirs.cls.predictions.decoder.bias)
         packed = _packed(theirs) if name == "gpt-oss-mxfp4" else {}
         torch.save(logits(theirs), _made(folder / name) / "logits.pt")
-        if auto(config) is transformers.AutoModelForCausalLM:
+        if auto(config) in (transformers.AutoModelForCausalLM, transformers.AutoModelForImageTextToText):
             torch.save(greedy(theirs), folder / name / "greedy.pt")
-        if config.model_type == "qwen2_5_vl":
-            torch.save(native_images.greedy(theirs), folder / name / "seen-greedy.pt")
         torch.save([seeing_ids(), images()], folder / name / "seen.pt")
         # Several files: an index, and weights of one layer in two of them.
         theirs.save_pretrained(folder / name / "theirs", max_shard_size="30KB")
@@ -221,11 +236,10 @@ def check(folder: Path) -> dict[str, dict[str, Any]]:
         if (home / "greedy.pt").exists():
             wrote = [torch.equal(torch.load(path), torch.load(home / "greedy.pt")) for path in home.glob("wrote-*.pt")]
             entry["greedy"] = wrote
-        if (home / "seen-greedy.pt").exists():
-            written = torch.load(home / "seen-greedy.pt")
-            entry["greedy"] = [torch.load(path) == written for path in home.glob("seen-wrote-*.pt")]
         if (home / "losses.pt").exists():
-            probabilities = expected.log_softmax(2).gather(2, seen_ids(name).roll(-1, 1).unsqueeze(2)).squeeze(2)
+            probabilities = (
+                expected.log_softmax(2).gather(2, seen_ids(config.model_type).roll(-1, 1).unsqueeze(2)).squeeze(2)
+            )
             entry["losses"] = (torch.load(home / "losses.pt") + probabilities).abs().max().item()
         entry["spread"] = expected.std().item()
         entry["class"] = type(loaded).__name__
@@ -237,14 +251,14 @@ def _as_written(name: str, came: dict[str, torch.Tensor]) -> dict[str, torch.Ten
     """Of one in MXFP4: in bf16. Of one that sees: under the names that all versions of transformers read, without the
     layers whose output is not taken, and the norm behind them as it does nothing.
     """
-    if "llava" not in name:
+    if "llava" not in name and "images" not in name:
         return _unpacked(came)
     tower, found = "vision_tower.vision_model.", {}
     for key, tensor in came.items():
         key = key.replace("vision_tower.", tower)
         if name == "llava" and key.startswith(f"{tower}encoder.layers.2."):
             continue
-        if key.startswith(f"{tower}post_layernorm."):
+        if key.startswith(f"{tower}post_layernorm.") and "llava" in name:
             tensor = torch.full_like(tensor, float(key.endswith("weight")))
         found[key] = tensor
     return found

@@ -19,6 +19,7 @@ from orchestrator.inference.generation.decoder import DecoderRunner
 from orchestrator.inference.generation.decoding import Decoding
 from orchestrator.inference.generation.self_drafting import SelfDraftingRunner
 from orchestrator.inference.generation.speculative_decoding import SpeculativeDecoding
+from orchestrator.inference.images import Images
 from orchestrator.inference.network import Network
 from orchestrator.inference.requests import Request
 from orchestrator.planning.parameters import parameters
@@ -69,26 +70,34 @@ def main() -> int:
                 runner = SelfDraftingRunner(drafting)
                 torch.save(_drafted(runner), folder / family / "drafted.pt")
                 torch.save(_texts(drafting, runner), folder / family / "texts.pt")
-        if pp == 1 and job.model.mrope_section is not None:
-            written = native_images.written(Network(module, job, 101, ranks, groups, device))
-            if ranks.is_first:
-                torch.save(written, folder / family / f"seen-wrote-{name}.pt")
         expected = folder / family / "greedy.pt"
         if pp == 1 and expected.exists():
-            wrote = _greedy(Network(module, job, 101, ranks, groups, device), torch.load(expected).size(1))
+            network = Network(module, job, 101, ranks, groups, device)
+            if job.model.mrope_section is None:
+                wrote = _greedy(network, torch.load(expected).size(1), folder / family)
+            else:
+                wrote = native_images.written(network)
             if ranks.is_first:
                 torch.save(wrote, folder / family / f"wrote-{name}.pt")
     stop_process_groups()
     return 0
 
 
-def _greedy(network: Network, length: int) -> torch.Tensor:
+def _greedy(network: Network, length: int, home: Path) -> torch.Tensor:
     """As `families_program.greedy`, with a cache: [2, length]."""
     runner, tokens = DecoderRunner(network), torch.arange(32).reshape(2, 16) * 7 % 101
-    requests = [Request(number, row.tolist(), Generation()) for number, row in enumerate(tokens)]
+    vision, seen = network.job.model.vision, None
+    if vision is not None:
+        tokens, pixels = torch.load(home / "seen.pt")
+        seen = Images(tuple(each.numpy() for each in pixels[0]), (1, 7), (vision.tokens_per_image,) * 2)
+    requests = [
+        Request(number, row.tolist(), Generation(), None if number else seen) for number, row in enumerate(tokens)
+    ]
     logits = runner.prefill(requests, length)
     while True:
         assert logits is not None, "there is one stage"
+        if vision is not None:
+            logits[:, 100] = -torch.inf
         place = tokens.size(1)
         tokens = torch.cat([tokens, logits.argmax(dim=-1, keepdim=True)], dim=1)
         if tokens.size(1) == length:
@@ -100,7 +109,8 @@ def _logits(module: Any, model: ModelSpec, home: Path) -> torch.Tensor:
     """As `families_program.logits` has those of transformers."""
     tokens = torch.arange(32).reshape(2, 16) * 7 % 101
     if model.architecture == "bert":
-        said, order = module(tokens, torch.ones_like(tokens), tokens % min(model.tokentypes, 2))
+        types = tokens % min(model.tokentypes, 2) if model.tokentypes else None
+        said, order = module(tokens, torch.ones_like(tokens), types)
         heads = [said[..., :101], *([] if order is None else [order])]
         return torch.cat([logits.flatten() for logits in heads])
     if model.mrope_section is not None:

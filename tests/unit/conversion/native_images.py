@@ -63,7 +63,7 @@ def ours() -> dict[str, torch.Tensor]:
     return {"images": images(), "image_mask": (tokens() == IMAGE).float(), "grids": GRIDS}
 
 
-def greedy(model: Any) -> list[list[int]]:
+def greedy(model: Any) -> torch.Tensor:
     """The most likely tokens after each sequence, one after the other, of transformers' model without a cache."""
     found, whole, places = [], theirs(), ((0, 1), (2,))
     patches = whole["pixel_values"].split(whole["image_grid_thw"].prod(1).tolist())
@@ -76,16 +76,16 @@ def greedy(model: Any) -> list[list[int]]:
                 logits = model(ids, mm_token_type_ids=(ids == IMAGE).int(), **own).logits
             ids = torch.cat([ids, logits[:, -1:].argmax(dim=-1)], dim=1)
         found.append(ids[0, LENGTH:].tolist())
-    return found
+    return torch.tensor(found)
 
 
-def written(network: Network) -> list[list[int]]:
+def written(network: Network) -> torch.Tensor:
     """What our model generates after them, and after text alone, with a cache."""
     prompts = [[*_with_marks(row.tolist())] for row in tokens()]
     seen = [[pixels(0, 0).numpy(), pixels(0, 1).numpy()], [pixels(1, 0).numpy()], []]
     options = {"max_new_tokens": NEW, "temperature": 0}
     said = Model(network, Commit(Path(), 0, 0, {})).generate([*prompts, [5, 6, 7]], options, images=seen, ends=[])
-    return [each.tokens for each in said[:2]]
+    return torch.tensor([each.tokens for each in said[:2]])
 
 
 def _with_marks(row: list[int]) -> Iterator[int]:

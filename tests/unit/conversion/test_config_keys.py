@@ -22,9 +22,10 @@ from orchestrator.conversion.hugging_face.config_keys import NEUTRAL, WITHOUT_EF
 from orchestrator.conversion.hugging_face.configuration import keys_read, merged_rates, to_model
 from orchestrator.conversion.hugging_face.families.registry import FAMILIES, family_of_folder, family_of_type
 from orchestrator.conversion.hugging_face.native_resolution import KEYS_READ as NATIVE_KEYS
-from orchestrator.conversion.hugging_face.vision import IGNORED, KEYS_READ
+from orchestrator.conversion.hugging_face.vision import CLIP, KEYS_READ, SIGLIP
 from orchestrator.conversion.weight_mapping import Family
 from orchestrator.spec.loading import load_text
+from tests.unit.conversion.published_configurations import PUBLISHED
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
@@ -37,7 +38,9 @@ LAYERS = {"layers_block_type": ["linear_attention", "mlp", "full_attention"]}
 """Of one whose default has experts."""
 WIDTH = {"vision_config": {"out_hidden_size": 8192}}
 """Of one whose default encoder gives other vectors than its default decoder takes."""
-GIVEN = {"glm4_moe": HEADS, "nemotron_h": LAYERS, "qwen2_5_vl": WIDTH}
+SQUARES = {"vision_config": {"model_type": "siglip_vision_model", "image_size": 256}}
+"""Of one whose default has no whole number of patches in a token."""
+GIVEN = {"glm4_moe": HEADS, "nemotron_h": LAYERS, "gemma3": SQUARES, "qwen2_5_vl": WIDTH}
 NEW_FALCON = {"new_decoder_architecture": True}
 """Of the class for both of Falcon's architectures."""
 BY_NAME = pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name.replace(" ", "-"))
@@ -79,11 +82,12 @@ def test_every_attribute_of_the_class_is_known(family: Family) -> None:
     known = WITHOUT_EFFECT | NEUTRAL.keys()
     assert attributes(config) - known - keys_read(family) - family.ignored == set()
     if family.decoder is not None:
-        read = KEYS_READ | IGNORED if family.seeing is None else NATIVE_KEYS
+        known_of = {each.model_type: KEYS_READ | each.ignored for each in (CLIP, SIGLIP)}
+        read = known_of.get(config.vision_config.model_type, NATIVE_KEYS)
         assert attributes(config.vision_config) - known - read == {"model_type"} - known
     pairs = {frozenset(pair) for pair in type(config).attribute_map.items()}
     assert pairs - {frozenset(pair) for pair in family.aliases.items()} <= {
-        frozenset(("image_token_id", "image_token_index"))
+        frozenset((f"{token}_id", f"{token}_index")) for token in ("image_token", "boi_token", "eoi_token")
     }
 
 
@@ -138,7 +142,8 @@ def test_an_unknown_key_is_refused_by_name(family: Family, key: str, value: Any,
     config = copy.deepcopy(defaults()[family.name])
     part = config.get(place, config)
     known = part.keys() | keys_read(family) | family.ignored | WITHOUT_EFFECT | NEUTRAL.keys()
-    known |= keys_read(family.decoder) | family.decoder.ignored | KEYS_READ | IGNORED if family.decoder else set()
+    if family.decoder is not None:
+        known |= keys_read(family.decoder) | family.decoder.ignored | KEYS_READ | CLIP.ignored | SIGLIP.ignored
     if key in known or (part is config.get("rope_parameters") and value is None):
         return
     part[key] = value
@@ -240,103 +245,6 @@ def test_the_other_names_of_a_key(model_type: str, renamed: dict[str, str]) -> N
     assert to_model(config, family) == to_model(defaults()[family.name], family)
 
 
-PUBLISHED: dict[str, dict[str, Any]] = {
-    "flan-t5": {
-        **{"model_type": "t5", "architectures": ["T5ForConditionalGeneration"], "d_ff": 2048, "d_kv": 64},
-        **{"d_model": 768, "decoder_start_token_id": 0, "dropout_rate": 0.1, "eos_token_id": 1},
-        **{"feed_forward_proj": "gated-gelu", "dense_act_fn": "gelu_new", "is_gated_act": True, "n_positions": 512},
-        **{"is_encoder_decoder": True, "layer_norm_epsilon": 1e-6, "num_decoder_layers": 12, "num_heads": 12},
-        **{"num_layers": 12, "output_past": True, "pad_token_id": 0, "relative_attention_max_distance": 128},
-        **{"relative_attention_num_buckets": 32, "task_specific_params": {"summarization": {"num_beams": 4}}},
-        **{"tie_word_embeddings": False, "torch_dtype": "float32", "initializer_factor": 1.0, "vocab_size": 32128},
-    },
-    "gpt2": {
-        **{"activation_function": "gelu_new", "attn_pdrop": 0.1, "bos_token_id": 50256, "embd_pdrop": 0.1},
-        **{"eos_token_id": 50256, "initializer_range": 0.02, "layer_norm_epsilon": 1e-5, "model_type": "gpt2"},
-        **{"n_ctx": 1024, "n_embd": 768, "n_head": 12, "n_layer": 12, "n_positions": 1024, "resid_pdrop": 0.1},
-        **{"summary_activation": None, "summary_first_dropout": 0.1, "summary_proj_to_labels": True},
-        **{"summary_type": "cls_index", "summary_use_proj": True, "vocab_size": 50257, "_num_labels": 1},
-        "task_specific_params": {"text-generation": {"do_sample": True, "max_length": 50}},
-    },
-    "bert-base-multilingual": {
-        **{"model_type": "bert", "attention_probs_dropout_prob": 0.1, "directionality": "bidi", "hidden_act": "gelu"},
-        **{"hidden_dropout_prob": 0.1, "hidden_size": 768, "initializer_range": 0.02, "intermediate_size": 3072},
-        **{"layer_norm_eps": 1e-12, "max_position_embeddings": 512, "num_attention_heads": 12, "pad_token_id": 0},
-        **{"num_hidden_layers": 12, "pooler_fc_size": 768, "pooler_num_attention_heads": 12, "type_vocab_size": 2},
-        **{"pooler_num_fc_layers": 3, "pooler_size_per_head": 128, "pooler_type": "first_token_transform"},
-        **{"position_embedding_type": "absolute", "gradient_checkpointing": False, "vocab_size": 119547},
-    },
-    "deepseek-r1-distill-qwen": {
-        **{"model_type": "qwen2", "attention_dropout": 0.0, "bos_token_id": 151646, "eos_token_id": 151643},
-        **{"hidden_act": "silu", "hidden_size": 3584, "initializer_range": 0.02, "intermediate_size": 18944},
-        **{"max_position_embeddings": 131072, "max_window_layers": 28, "num_attention_heads": 28, "rope_theta": 10000},
-        **{"num_hidden_layers": 28, "num_key_value_heads": 4, "rms_norm_eps": 1e-6, "sliding_window": 4096},
-        **{"tie_word_embeddings": False, "torch_dtype": "bfloat16", "use_mrope": False, "use_sliding_window": False},
-        **{"transformers_version": "4.44.0", "use_cache": True, "vocab_size": 152064},
-    },
-    "mamba2-130m-hf": {
-        **{"model_type": "mamba2", "architectures": ["Mamba2ForCausalLM"], "bos_token_id": 0, "chunk_size": 256},
-        **{"conv_kernel": 4, "eos_token_id": 0, "expand": 2, "head_dim": 64, "hidden_act": "silu", "hidden_size": 768},
-        **{"initializer_range": 0.1, "layer_norm_epsilon": 1e-5, "n_groups": 1, "num_heads": 24, "pad_token_id": 0},
-        **{"num_hidden_layers": 24, "rescale_prenorm_residual": False, "residual_in_fp32": True, "rms_norm": True},
-        **{"state_size": 128, "tie_word_embeddings": True, "time_step_floor": 1e-4, "time_step_max": 0.1},
-        **{"time_step_limit": [0.0, float("inf")], "time_step_min": 0.001, "time_step_rank": 48, "use_bias": False},
-        **{"norm_before_gate": True, "torch_dtype": "float32", "use_cache": True, "use_conv_bias": True},
-        "vocab_size": 50288,
-    },
-    "nemotron-h-8b": {
-        **{"model_type": "nemotron_h", "attention_bias": False, "attention_head_dim": 128, "attention_dropout": 0.0},
-        **{"auto_map": {"AutoConfig": "configuration_nemotron_h.NemotronHConfig"}, "chunk_size": 128, "expand": 2},
-        **{"conv_kernel": 4, "hidden_dropout": 0.0, "hidden_size": 4096, "initializer_range": 0.02},
-        **{"hybrid_override_pattern": "M-M-M-M*-M-M-M-M-M*-M-M-M-M-M*-M-M-M-M-M*-M-M-M-M-M-", "vocab_size": 131072},
-        **{"intermediate_size": 21504, "layer_norm_epsilon": 1e-5, "mamba_head_dim": 64, "mamba_hidden_act": "silu"},
-        **{"mamba_num_heads": 128, "mamba_proj_bias": False, "max_position_embeddings": 8192, "mlp_bias": False},
-        **{"mlp_hidden_act": "relu2", "n_groups": 8, "num_attention_heads": 32, "num_hidden_layers": 52},
-        **{"num_key_value_heads": 8, "num_logits_to_keep": 1, "rescale_prenorm_residual": True, "rms_norm_eps": 1e-5},
-        **{"residual_in_fp32": False, "sliding_window": None, "ssm_state_size": 128, "tie_word_embeddings": False},
-        **{"time_step_floor": 1e-4, "time_step_limit": [0.0, float("inf")], "time_step_max": 0.1, "use_bias": False},
-        **{"time_step_min": 0.001, "time_step_rank": 256, "use_conv_bias": True, "use_mamba_kernels": True},
-    },
-    "smollm2": {
-        **{"model_type": "llama", "attention_bias": False, "bos_token_id": 0, "hidden_act": "silu", "hidden_size": 576},
-        **{"initializer_range": 0.04, "intermediate_size": 1536, "is_llama_config": True, "mlp_bias": False},
-        **{"max_position_embeddings": 8192, "num_attention_heads": 9, "num_hidden_layers": 30, "rope_scaling": None},
-        **{"num_key_value_heads": 3, "pretraining_tp": 1, "rms_norm_eps": 1e-5, "rope_interleaved": False},
-        **{"rope_theta": 100000, "tie_word_embeddings": True, "transformers.js_config": {"dtype": "q4"}},
-        **{"use_cache": True, "vocab_size": 49152},
-    },
-    "gpt-oss-20b": {
-        **{"model_type": "gpt_oss", "attention_bias": True, "attention_dropout": 0.0, "eos_token_id": 200002},
-        **{"experts_per_token": 4, "head_dim": 64, "hidden_act": "silu", "hidden_size": 2880, "pad_token_id": 199999},
-        **{"initial_context_length": 4096, "initializer_range": 0.02, "intermediate_size": 2880, "use_cache": True},
-        **{"layer_types": ["sliding_attention", "full_attention"] * 12, "max_position_embeddings": 131072},
-        **{"num_attention_heads": 64, "num_experts_per_tok": 4, "num_hidden_layers": 24, "num_key_value_heads": 8},
-        **{"num_local_experts": 32, "output_router_logits": False, "rms_norm_eps": 1e-5, "rope_theta": 150000},
-        **{"router_aux_loss_coef": 0.9, "sliding_window": 128, "swiglu_limit": 7.0, "tie_word_embeddings": False},
-        **{"transformers_version": "4.55.0.dev0", "vocab_size": 201088},
-        "quantization_config": {"modules_to_not_convert": ["lm_head"], "quant_method": "mxfp4"},
-        "rope_scaling": {
-            **{"beta_fast": 32.0, "beta_slow": 1.0, "factor": 32.0, "original_max_position_embeddings": 4096},
-            **{"rope_type": "yarn", "truncate": False},
-        },
-    },
-    "llava-1.5": {
-        **{"model_type": "llava", "ignore_index": -100, "image_token_index": 32000, "pad_token_id": 32001},
-        **{"projector_hidden_act": "gelu", "tie_word_embeddings": False, "vision_feature_layer": -2},
-        **{"vision_feature_select_strategy": "default", "vocab_size": 32064},
-        "text_config": {
-            **{"_name_or_path": "lmsys/vicuna-7b-v1.5", "max_position_embeddings": 4096, "model_type": "llama"},
-            **{"rms_norm_eps": 1e-5, "torch_dtype": "float16", "vocab_size": 32064, "top_k": 50, "pruned_heads": {}},
-        },
-        "vision_config": {
-            **{"hidden_size": 1024, "image_size": 336, "intermediate_size": 4096, "model_type": "clip_vision_model"},
-            **{"num_attention_heads": 16, "num_hidden_layers": 24, "patch_size": 14, "projection_dim": 768},
-            **{"vocab_size": 32000, "dropout": 0.0, "torchscript": False},
-        },
-    },
-}
-
-
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_published_files_are_read(name: str) -> None:
     config = PUBLISHED[name]
@@ -359,6 +267,10 @@ NETWORKS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         {"reorder_and_upcast_attn": True, "n_ctx": 4, "summary_type": "mean", "summary_use_proj": False},
     ),
     "bert": (TINY, {"classifier_dropout": 0.5, "directionality": "bidi", "pooler_type": "mean", "pooler_fc_size": 3}),
+    "modernbert": (
+        {**TINY, **dict.fromkeys(("pad_token_id", "bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id"))},
+        {"sparse_prediction": True, "classifier_pooling": "mean", "layer_norm_eps": 1.0, "reference_compile": True},
+    ),
     "t5": (
         {"vocab_size": 32, "d_model": 16, "num_layers": 2, "num_heads": 2, "d_kv": 8, "d_ff": 24},
         {"initializer_factor": 3.0, "n_positions": 4, "is_gated_act": False, "dense_act_fn": "relu"},
@@ -387,6 +299,8 @@ def test_what_changes_nothing_changes_nothing_in_transformers(model_type: str, t
 def auto(config: Any) -> Any:
     if config.is_encoder_decoder:
         return transformers.AutoModelForSeq2SeqLM
+    if config.model_type == "modernbert":
+        return transformers.AutoModelForMaskedLM
     return transformers.AutoModelForPreTraining if config.model_type == "bert" else transformers.AutoModelForCausalLM
 
 

@@ -14,7 +14,7 @@ from support.refused import refused
 
 from orchestrator import plain_megatron  # noqa: F401 - before anything that imports megatron-core
 from orchestrator.conversion.hugging_face.configuration import to_config, to_model
-from orchestrator.conversion.hugging_face.families.llava import LLAVA
+from orchestrator.conversion.hugging_face.families.image_models.llava import LLAVA
 from orchestrator.conversion.hugging_face.families.registry import family_of_folder, family_of_model, nearest_family
 from orchestrator.conversion.hugging_face.processor_files import write_processor
 from orchestrator.conversion.hugging_face.processor_values import image_token_note, refuse_other_pixels
@@ -192,16 +192,16 @@ PROCESSOR: dict[str, Any] = {
     "more", [{}, {"size": 336, "crop_size": 336}, {"do_pad": None}, {"image_mean": [0.4815, 0.4578, 0.4082]}]
 )
 def test_the_published_processor_is_ours(more: dict[str, Any], tmp_path: Path) -> None:
-    refuse_other_pixels(tmp_path, 336)
+    refuse_other_pixels(tmp_path, VisionSpec())
     (tmp_path / "preprocessor_config.json").write_text(json.dumps({**PROCESSOR, **more}))
-    refuse_other_pixels(tmp_path, 336)
+    refuse_other_pixels(tmp_path, VisionSpec())
 
 
 def test_what_an_export_writes_is_ours(tmp_path: Path) -> None:
     write_processor(VisionSpec(image_size=56), tmp_path)
-    refuse_other_pixels(tmp_path, 56)
+    refuse_other_pixels(tmp_path, VisionSpec(image_size=56))
     with refused("image_preprocessing_differs", "size", "crop_size", "56"):
-        refuse_other_pixels(tmp_path, 336)
+        refuse_other_pixels(tmp_path, VisionSpec())
 
 
 @pytest.mark.parametrize(
@@ -224,7 +224,7 @@ def test_other_pixels_are_refused(more: dict[str, Any], values: tuple[str, ...],
     written = found if file == "preprocessor_config.json" else {"image_processor": found}
     (tmp_path / file).write_text(json.dumps(written))
     with refused("image_preprocessing_differs", f"/{file}: ", *values):
-        refuse_other_pixels(tmp_path, 336)
+        refuse_other_pixels(tmp_path, VisionSpec())
 
 
 @pytest.mark.parametrize(

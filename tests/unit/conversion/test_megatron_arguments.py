@@ -18,7 +18,7 @@ from orchestrator.conversion.megatron.arguments import (
     to_arguments,
     to_model,
 )
-from orchestrator.conversion.megatron.names import wanted_tensors
+from orchestrator.conversion.megatron.checkpoint_keys import wanted_tensors
 from orchestrator.errors import UserError
 from orchestrator.planning.training_schedule.batch import Progress
 from orchestrator.run_directory.checkpoints.commit_markers import MEGATRON_TRACKER

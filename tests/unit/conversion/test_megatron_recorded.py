@@ -17,10 +17,10 @@ from support.refused import refused
 from orchestrator.cli.main import main
 from orchestrator.cli.models import megatron
 from orchestrator.conversion.megatron.arguments import differences, to_arguments, to_model
+from orchestrator.conversion.megatron.bert_and_t5 import family_of
+from orchestrator.conversion.megatron.checkpoint_keys import numbered_object, stacked_object, wanted_tensors
 from orchestrator.conversion.megatron.checkpoints import describe, export_megatron, import_megatron
-from orchestrator.conversion.megatron.names import numbered_object, stacked_object, wanted_tensors
 from orchestrator.conversion.megatron.optimizer import is_resumable
-from orchestrator.conversion.megatron.sentences import family_of
 from orchestrator.conversion.tensors.stored_weights import StoredWeights
 from orchestrator.migration.from_megatron import migrate_script
 from orchestrator.migration.yaml_writer import job_text

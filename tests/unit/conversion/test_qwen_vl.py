@@ -10,10 +10,10 @@ import pytest
 from support.refused import refused
 
 from orchestrator.conversion.hugging_face.configuration import to_config, to_model
-from orchestrator.conversion.hugging_face.families.qwen_vl import QWEN2_5_VL
+from orchestrator.conversion.hugging_face.families.image_models.qwen import QWEN2_5_VL
 from orchestrator.conversion.hugging_face.families.registry import family_of_folder, family_of_model
 from orchestrator.conversion.hugging_face.processor_files import write_processor
-from orchestrator.conversion.hugging_face.processor_values import refuse_other_patches
+from orchestrator.conversion.hugging_face.processor_values import refuse_other_pixels
 from orchestrator.spec.loading import load_text
 from orchestrator.spec.model import ModelSpec
 from orchestrator.spec.vision import VisionSpec
@@ -95,11 +95,11 @@ def test_another_network_is_refused(change: dict[str, Any], code: str | None) ->
 def test_a_processor_that_cuts_other_patches_is_refused(tmp_path: Path) -> None:
     vision = VisionSpec.model_validate(to_model(PUBLISHED, QWEN2_5_VL)["vision"])
     write_processor(vision, tmp_path)
-    refuse_other_patches(tmp_path, vision)
+    refuse_other_pixels(tmp_path, vision)
     path = tmp_path / "preprocessor_config.json"
     said = json.loads(path.read_text())
     assert (said["min_pixels"], said["max_pixels"]) == (56 * 56, 980 * 980)
     for key, value in (("patch_size", 16), ("merge_size", 4), ("resample", 2)):
         path.write_text(json.dumps({**said, key: value}))
         with refused("image_preprocessing_differs", key):
-            refuse_other_patches(tmp_path, vision)
+            refuse_other_pixels(tmp_path, vision)

@@ -113,6 +113,22 @@ GLM = {"model_type": "glm4_moe", "first_k_dense_replace": 0}
         ),
         ({"model_type": "roberta", "pad_token_id": None}, ("unsupported_config_value", "pad_token_id", "null")),
         ({"model_type": "roberta", "is_decoder": True}, ("unsupported_config_value", "is_decoder", "true")),
+        *(
+            ({"model_type": "modernbert", key: value}, ("unsupported_config_value", key))
+            for key, value in {
+                **{"decoder_bias": False, "classifier_activation": "relu", "attention_bias": True},
+                **{"layer_types": ["chunked_attention"] * 22, "local_attention": -1, "hidden_activation": "relu"},
+                "global_attn_every_n_layers": 0,
+            }.items()
+        ),
+        ({"model_type": "modernbert", "rope_parameters": {"rope_theta": 1e4}}, ("unknown_rope_keys", "rope_theta")),
+        (
+            {
+                **{"model_type": "modernbert", "num_hidden_layers": 2},
+                "rope_scaling": {"rope_type": "linear", "factor": 2.0},
+            },
+            ("unsupported_config_value", "rope_scaling"),
+        ),
         ({"model_type": "bert", "hidden_act": "gelu_new"}, ("unsupported_config_value", "BERT", "gelu")),
         (
             {"model_type": "t5", "feed_forward_proj": "gated-relu"},

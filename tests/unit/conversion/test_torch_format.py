@@ -23,8 +23,8 @@ from support.rank_files import PARTS, SIZES, Network, changed, job_of, model_of,
 from support.refused import refused
 from support.training import tiny_job
 
+from orchestrator.conversion.megatron.checkpoint_keys import find_sources, unread, wanted_tensors
 from orchestrator.conversion.megatron.checkpoints import describe
-from orchestrator.conversion.megatron.names import find_sources, unread, wanted_tensors
 from orchestrator.conversion.megatron.torch_format.weights import RankWeights
 
 

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict
 from functools import cache
 from pathlib import Path
@@ -213,17 +213,10 @@ def addresses(draw: st.DrawFn) -> str:
     return f"{path}?{urlencode(asked, errors='replace')}" if asked else path
 
 
-@pytest.mark.parametrize(
-    ("examples", "clock"),
-    [
-        pytest.param(400, time.process_time, id="by the processor"),
-        pytest.param(60, time.monotonic, id="by the clock", marks=pytest.mark.alone),
-    ],
-)
-def test_no_address_is_too_much(port: int, examples: int, clock: Callable[[], float]) -> None:
+def test_no_address_is_too_much(port: int) -> None:
     statuses = set()
 
-    @settings(max_examples=examples, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=400, suppress_health_check=list(HealthCheck))
     @given(addresses())
     def asks(path: str) -> None:
         status, content = ask(port, path)
@@ -231,7 +224,7 @@ def test_no_address_is_too_much(port: int, examples: int, clock: Callable[[], fl
         assert len(content) <= LARGEST_ANSWER or LARGE.search(path), path
         statuses.add(status)
 
-    with watched(port, clock=clock):
+    with watched(port):
         asks()
     assert statuses >= {200, 400, 404}
 
@@ -307,7 +300,6 @@ def test_other_methods_are_refused(port: int, method: str) -> None:
         assert (status in (403, 404, 405), len(content) < 8000) == (True, True), path
 
 
-@pytest.mark.alone
 def test_more_connections_than_descriptors_shut_nobody_out(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "orchestrator", "dashboard", "--runs-dir", str(tmp_path), "--port=0", "--json"]
     with subprocess.Popen(with_few_descriptors(command), stdout=subprocess.PIPE, text=True) as program:

@@ -16,7 +16,7 @@ from orchestrator.data.chat.packing import PATCH
 from orchestrator.data.damage import refuse_damage
 from orchestrator.data.dataset_builder import tokenize_request
 from orchestrator.data.indexed_dataset.manifest import read_manifest
-from orchestrator.data.input.native_resolution import pixels_for
+from orchestrator.data.input.images import pixels
 from orchestrator.data.preparation import survey_job
 from orchestrator.data.samples.datasets import build_datasets
 from orchestrator.data.tokenizers.tokenizer import load_tokenizer
@@ -25,10 +25,16 @@ from orchestrator.spec.sections.data import TokenizerSpec
 from orchestrator.spec.vision import VisionSpec
 
 Tokenize = Callable[..., Path]
-SIZES: dict[str, Any] = {"image_size": 16, "patch_size": 2, "merge_size": 2, "smallest_image_size": 8}
+SIZES: dict[str, Any] = {
+    "image_encoder": "qwen2.5",
+    "image_size": 16,
+    "patch_size": 2,
+    "merge_size": 2,
+    "smallest_image_size": 8,
+}
 NATIVE = {"smallest_image_size": 8, "attention_window_size": 8, "full_attention_layers": [1]}
-VISION = VisionSpec.model_validate({"image_size": 16, "patch_size": 2, "native_resolution": NATIVE})
-LENGTH = 64
+VISION = VisionSpec.model_validate({"type": "qwen2.5", "image_size": 16, "patch_size": 2, "native_resolution": NATIVE})
+LENGTH = 128
 
 
 @pytest.fixture
@@ -49,7 +55,11 @@ def prefix(tokenize: Tokenize, chats: Path) -> Path:
 def job_of(prefix: Path, **vision: Any) -> JobSpec:
     sees = {"image_size": 16, "patch_size": 2, "images_per_sequence": 2, "hidden_size": 32, "num_attention_heads": 2}
     shape = {"num_layers": 2, "hidden_size": 32, "num_attention_heads": 2, "seq_length": LENGTH}
-    model = {**shape, "mrope_section": [4, 2, 2], "vision": {**sees, "native_resolution": NATIVE, **vision}}
+    model = {
+        **shape,
+        "mrope_section": [4, 2, 2],
+        "vision": {**sees, "type": "qwen2.5", "native_resolution": NATIVE, **vision},
+    }
     data = {"blend": [{"path": str(prefix), "text": "x"}], "split": "1,0,0", "chat": {"packing": False}}
     batch, more = {"micro_batch_size": 2, "global_batch_size": 4}, {"optimizer": {"lr": 1e-3}}
     return JobSpec.model_validate(
@@ -80,10 +90,10 @@ def test_samples_hold_each_image_in_its_own_shape(
         assert item["image_mask"].sum() == tokens.sum()
         shapes.append(tuple(map(tuple, item["grids"].tolist())))
         for flat, (rows, columns) in zip(item["images"].reshape(2, -1), item["grids"], strict=True):
-            pixels = flat[: 3 * 4 * rows * columns].reshape(3, 2 * rows, 2 * columns)
-            found = [name for name in NAMES if same(pixels, pixels_for(chats.parent / name, VISION))]
+            stored = flat[: 3 * 4 * rows * columns].reshape(3, 2 * rows, 2 * columns)
+            found = [name for name in NAMES if same(stored, pixels(chats.parent / name, VISION))]
             assert len(found) == int(rows > 0)
-            assert not flat[pixels.size :].any()
+            assert not flat[stored.size :].any()
     a, b, d, f = ((rows // 2, columns // 2) for rows, columns in map(sides, [chats.parent / name for name in NAMES]))
     assert len({a, d, f}) > 1
     assert sorted(shapes) == sorted([((0, 0), (0, 0)), (a, (0, 0)), (f, b), (d, (0, 0)), (b, a)])
@@ -97,7 +107,7 @@ def same(pixels: Any, others: Any) -> bool:
 
 
 def sides(path: Path) -> tuple[int, int]:
-    _, rows, columns = pixels_for(path, VISION).shape
+    _, rows, columns = pixels(path, VISION).shape
     return rows, columns
 
 

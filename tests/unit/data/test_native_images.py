@@ -10,10 +10,11 @@ import pytest
 from PIL import Image
 from support.refused import refused
 
-from orchestrator.data.input.native_resolution import pixels_for, resized_sides
+from orchestrator.data.input.images import pixels
+from orchestrator.data.input.native_resolution import resized_sides
 from orchestrator.spec.vision import VisionSpec
 
-VISION = VisionSpec.model_validate({"image_size": 280, "native_resolution": {}})
+VISION = VisionSpec.model_validate({"image_size": 280, "type": "qwen2.5"})
 
 
 def encoded(rows: int, columns: int) -> bytes:
@@ -31,7 +32,7 @@ def test_pixels_are_those_of_transformers(shape: tuple[int, int]) -> None:
     processor = processing.Qwen2VLImageProcessorPil(size=size, do_normalize=False, do_rescale=False)
     given = processor(images=[Image.open(io.BytesIO(file))], return_tensors="np")
     [[_, rows, columns]] = given["image_grid_thw"].tolist()
-    ours = pixels_for(file, VISION)
+    ours = pixels(file, VISION)
     assert ours.shape == (3, 14 * rows, 14 * columns)
     groups = ours.reshape(3, rows // 2, 2, 14, columns // 2, 2, 14).transpose(1, 4, 2, 5, 0, 3, 6)
     twice = np.repeat(groups.reshape(rows * columns, 3, 1, 14, 14), 2, axis=2)
@@ -48,4 +49,4 @@ def test_sides_are_whole_tokens_within_the_limits() -> None:
 
 def test_a_strip_is_refused() -> None:
     with refused("unreadable_image", "200 times"):
-        pixels_for(encoded(1, 201), VISION)
+        pixels(encoded(1, 201), VISION)

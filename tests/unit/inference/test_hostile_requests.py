@@ -15,8 +15,9 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from support.clock import UndisturbedClock
 from support.faults import PATIENCE, Ranks
-from support.hostile import LARGEST_ANSWER, NUMBERS, TEXTS, VALUES, as_json, bodies, half_open, watched
+from support.hostile import LARGEST_ANSWER, NUMBERS, TEXTS, VALUES, as_json, bodies, half_open, listening_on, watched
 from support.serving import (
     GREEDY,
     TOKEN,
@@ -33,7 +34,6 @@ from orchestrator.run_directory.rundir import RunDir
 
 pytestmark = [
     pytest.mark.distributed,
-    pytest.mark.alone,
     pytest.mark.slow("a tiny training, and servers of one process and of two"),
 ]
 
@@ -181,11 +181,13 @@ def test_no_request_of_the_interface_is_too_much(server: Server) -> None:
 )
 def test_a_request_of_a_megabyte_is_answered_at_once_and_in_few_words(alone: Server, body: bytes) -> None:
     path = "/v1/chat/completions" if b'"messages"' in body else "/v1/completions"
-    with watched(alone.port):
-        began = time.monotonic()
+
+    def ask() -> None:
         status, content = alone.ask(path, body)
         assert (status in (200, 400), len(content) < 3000) == (True, True), (status, content[:300])
-        assert time.monotonic() - began < 5
+
+    with watched(alone.port):
+        assert UndisturbedClock(listening_on(alone.port)).seconds(ask) < 5
 
 
 def test_many_wrong_requests_of_a_megabyte_at_once(alone: Server) -> None:

@@ -48,7 +48,7 @@ class Decoder:
 @pytest.fixture
 def decoder(monkeypatch: pytest.MonkeyPatch) -> Decoder:
     found = Decoder()
-    monkeypatch.setattr(images, "pixels_for", found)
+    monkeypatch.setattr(images, "pixels", found)
     return found
 
 

@@ -17,7 +17,7 @@ from orchestrator.errors import SpecError
 from orchestrator.launch.runs import all_runs, create_run
 from orchestrator.planning.forecast import forecast
 from orchestrator.planning.plan import make_plan
-from orchestrator.planning.verdict import judge
+from orchestrator.planning.warnings import judge
 from orchestrator.run_directory.checkpoints.commit_markers import FileRecord, write_commit
 from orchestrator.spec.job import JobSpec
 

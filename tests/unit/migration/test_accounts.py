@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from unit.migration.conftest import Flags
 
 from orchestrator.errors import SpecError
-from orchestrator.migration.combined_flags import TOGETHER
+from orchestrator.migration.flag_groups import FLAG_GROUPS
 from orchestrator.migration.from_megatron import migrate_words
 from orchestrator.migration.megatron_flags.table import IMPLIED, OLD_NAMES, ROWS
 from orchestrator.migration.megatron_flags.unsupported_flags import (
@@ -23,7 +23,7 @@ from orchestrator.spec.schema.shape import leaf_paths
 
 def test_every_flag_is_accounted_for(flags: Flags) -> None:
     """One of every name that the tables know, each exactly once."""
-    names = [*{row.flag for row in ROWS}, *(name for together in TOGETHER for name in together.flags)]
+    names = [*{row.flag for row in ROWS}, *(name for group in FLAG_GROUPS for name in group.flags)]
     names += [*IMPLIED, *OLD_NAMES, *NO_EFFECT, *NOT_SUPPORTED, *OTHER_TRAINING]
     words = [f"--{name}" for name in dict.fromkeys(names)]
     migration = flags(*words).migration
@@ -35,7 +35,7 @@ def test_every_flag_is_accounted_for(flags: Flags) -> None:
 ANY_FLAGS = st.lists(
     st.tuples(
         st.sampled_from(
-            sorted({*(row.flag for row in ROWS), *(n for t in TOGETHER for n in t.flags), *IMPLIED, *OLD_NAMES})
+            sorted({*(row.flag for row in ROWS), *(n for t in FLAG_GROUPS for n in t.flags), *IMPLIED, *OLD_NAMES})
         ),
         st.lists(
             st.sampled_from(("0", "1", "2", "8", "0.5", "x", "full", "rope", "", "1e9", "-3", "a b", "$A")), max_size=3
@@ -68,12 +68,12 @@ def is_read_or_refused_with_places(text: str) -> bool:
 
 def test_the_tables_do_not_overlap() -> None:
     """A flag that a field has is not said to be without one; every field that is named exists."""
-    ours = {row.flag for row in ROWS} | {name for together in TOGETHER for name in together.flags}
+    ours = {row.flag for row in ROWS} | {name for group in FLAG_GROUPS for name in group.flags}
     tables = (NO_EFFECT, NOT_SUPPORTED, OTHER_TRAINING)
     assert not ours & {name for table in tables for name in table}
     assert len({name for table in tables for name in table}) == sum(map(len, tables))
     assert {name for name in ours if unsupported_flag(name)} == set()
-    paths = {row.path for row in ROWS} | {path for together in TOGETHER for path in together.paths}
+    paths = {row.path for row in ROWS} | {path for group in FLAG_GROUPS for path in group.paths}
     known = set(leaf_paths())
     assert {
         path for path in paths if path not in known and not any(each.startswith(f"{path}.") for each in known)

@@ -152,6 +152,27 @@ def test_the_case_of_wordpieces_is_kept(kind: str | None, lower_case: bool) -> N
     assert again.data.tokenizer == job.data.tokenizer
 
 
+def test_a_window_of_a_bert_is_on_both_sides() -> None:
+    """There and back; another one is not had here."""
+    words = [*FLAGS.split(), "--window-size", "15,15", "--window-attn-skip-freq", "2"]
+    job = load_text(job_text(migrate_words(["torchrun", "pretrain_bert.py", *words], "flags"))).job
+    assert (job.model.sliding_window, job.model.window_attn_skip_freq) == (16, 2)
+    command = to_megatron(job)
+    assert command.words[command.words.index("--window-size") + 1] == "15,15"
+    words[-3] = "15,0"
+    refused = migrate_words(["torchrun", "pretrain_bert.py", *words], "flags")
+    assert [each.path for each in refused.of("not_supported")] == ["model.sliding_window"]
+
+
+def test_what_megatron_lms_bert_has_not_is_listed() -> None:
+    model = "{preset: modernbert-base, rope_scaling: {type: linear, factor: 2.0}}"
+    text = "name: x, batch: {}, data: {random_tokens: true}, optimizer: {lr: 1e-4}, schedule: {train_iters: 1}"
+    unsaid = {each.path for each in to_megatron(load_text(f"{{{text}, model: {model}}}").job).unsaid}
+    own = {"rotary_base", "rotary_base_local", "rope_scaling", "embedding_norm", "norm_bias", "bert_head_bias"}
+    assert {f"model.{name}" for name in own} <= unsaid
+    assert "model.activation" in unsaid
+
+
 @pytest.mark.parametrize(
     ("export", "outcome", "reason"),
     [

@@ -18,7 +18,7 @@ from megatron.core.transformer.transformer_config import TransformerConfig
 from support.training import tiny_job
 from unit.migration.conftest import Flags, recorded_choices
 
-from orchestrator.migration.combined_flags import TOGETHER
+from orchestrator.migration.flag_groups import FLAG_GROUPS
 from orchestrator.migration.from_megatron import migrate_words
 from orchestrator.migration.megatron_flags.performance import ANSWERS, GROUPS
 from orchestrator.migration.megatron_flags.programs import family_of_flag
@@ -63,7 +63,7 @@ def test_every_flag_of_the_parsers_that_is_about_speed_or_memory_is_in_the_table
 
 
 def test_every_flag_of_the_parsers_is_known() -> None:
-    known = {row.flag for row in ROWS} | {flag for together in TOGETHER for flag in together.flags}
+    known = {row.flag for row in ROWS} | {flag for group in FLAG_GROUPS for flag in group.flags}
     known |= {*IMPLIED, *OLD_NAMES}
     flags = {flag for flag, _, _ in recorded()} - known
     assert {flag for flag in flags if unsupported_flag(flag) is None and family_of_flag(flag) is None} == set()
@@ -99,7 +99,7 @@ def test_every_field_of_megatron_cores_configurations_is_in_the_table_or_about_s
 
 
 def test_what_is_a_key_is_read_into_one() -> None:
-    read = {row.flag for row in ROWS} | {flag for together in TOGETHER for flag in together.flags}
+    read = {row.flag for row in ROWS} | {flag for group in FLAG_GROUPS for flag in group.flags}
     read |= {*IMPLIED, *OLD_NAMES}
     assert {flag for flag, group in SPEED.items() if group.answer == "key"} - read == set()
     assert {flag for flag, group in SPEED.items() if group.answer != "key"} & read == set()

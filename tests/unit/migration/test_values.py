@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from unit.migration.conftest import SMALLEST, recorded_choices
 
-from orchestrator.migration.combined_flags import TOGETHER
 from orchestrator.migration.defaults import is_about_speed
+from orchestrator.migration.flag_groups import FLAG_GROUPS
 from orchestrator.migration.from_megatron import migrate_words
 from orchestrator.migration.megatron_flags.table import ROWS
 from orchestrator.migration.megatron_flags.unsupported_flags import HARMLESS_VALUES, unsupported_flag
@@ -52,7 +52,7 @@ UNREPEATED = ("fp8-format", "hybrid")
 TEXTS = frozenset(("save", "tokenizer-model", "wandb-save-dir", "task", "vocab-size"))
 """Flags with the name of something that is elsewhere here, or that another program or tokenizer reads."""
 READ = {row.flag for row in ROWS if row.kind.values} | {
-    name for together in TOGETHER for name, count in together.flags.items() if count != 0
+    name for group in FLAG_GROUPS for name, count in group.flags.items() if count != 0
 }
 
 

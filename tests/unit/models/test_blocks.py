@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 from pathlib import Path
-from typing import get_args
 
 import pytest
 
@@ -12,7 +11,7 @@ from orchestrator.models import blocks
 from orchestrator.models.blocks.block import Block
 from orchestrator.models.blocks.flags import BlockFlags
 from orchestrator.models.blocks.registry import ATTENTIONS, BLOCKS, FEATURES, MLP, block_flags
-from orchestrator.models.registry import Feature
+from orchestrator.models.features import OF_JOBS
 from orchestrator.spec.rules import RULES
 from orchestrator.spec.schema.shape import leaf_paths
 
@@ -23,13 +22,18 @@ def test_every_folder_is_registered() -> None:
 
 
 def test_attentions_list_features_that_there_are() -> None:
-    offered = [each.name for block in BLOCKS for each in block.offers]
+    offered = [each.name for offers in (*(block.offers for block in BLOCKS), OF_JOBS) for each in offers]
     assert list(FEATURES) == offered, "each is there once"
-    assert not FEATURES.keys() & set(get_args(Feature))
-    known = FEATURES.keys() | set(get_args(Feature))
     assert any(block.features for block in ATTENTIONS)
     for block in ATTENTIONS:
-        assert (block.features or frozenset()) <= known
+        assert (block.features or frozenset()) <= FEATURES.keys()
+
+
+def test_features_that_rule_kernels_out_are_asked_for_in_a_field() -> None:
+    known = set(leaf_paths())
+    paths = {each.path for each in FEATURES.values() if each.path}
+    assert {path for path in paths if not any(leaf.startswith(path) for leaf in known)} == set()
+    assert all(each.path for each in FEATURES.values() if each.rules_out)
 
 
 @pytest.mark.parametrize("block", BLOCKS, ids=lambda block: block.name)
@@ -44,7 +48,7 @@ def test_the_rules_of_a_block_are_run(block: Block) -> None:
 
 
 def test_each_flag_is_of_one_block() -> None:
-    known = set(leaf_paths())
+    known = {path for leaf in leaf_paths() for path in (leaf, leaf.rpartition(".")[0])}
     flags = [flag for block in block_flags() for each in block.translated for flag in each.flags]
     flags += [
         name.rstrip("=*") for block in block_flags() for each in block.without_field for name in each.names.split()

@@ -12,7 +12,7 @@ from support.training import tiny_job
 from orchestrator.errors import UserError
 from orchestrator.models.blocks.base import Degrees, LayerSetup, Matrix, Scores
 from orchestrator.models.blocks.block import Block, RoutedBlock
-from orchestrator.models.blocks.protocols import MatricesPart
+from orchestrator.models.blocks.protocols import ParametersPart
 from orchestrator.models.blocks.registry import EXPERTS, GROUPED_QUERY, MLP, STATE_SPACE
 from orchestrator.models.layers import layers, layers_differ, settings_of
 from orchestrator.planning.hardware.devices import Device, shipped
@@ -80,13 +80,13 @@ class GatedExperts(RoutedBlock):
     """Experts with a gate of the shared one, which every rank has whole."""
 
     @cached_property
-    def matrices(self) -> MatricesPart:
-        ours = EXPERTS.matrices
+    def parameters(self) -> ParametersPart:
+        ours = EXPERTS.parameters
         gate = Matrix("gate", 16, 1, "replicated", has_bias=False)
         gated = SimpleNamespace(
             matrices=lambda model: (*ours.matrices(model), gate), other_parameters=ours.other_parameters
         )
-        return cast("MatricesPart", gated)
+        return cast("ParametersPart", gated)
 
 
 def test_the_plan_follows_from_what_a_block_says() -> None:

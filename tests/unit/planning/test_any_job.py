@@ -14,7 +14,7 @@ from orchestrator.errors import SpecError
 from orchestrator.planning.forecast import forecast, planned_timeline
 from orchestrator.planning.hardware import shipped_names
 from orchestrator.planning.plan import make_plan
-from orchestrator.planning.verdict import judge
+from orchestrator.planning.warnings import judge
 from orchestrator.spec.cluster import ClusterSpec
 from orchestrator.spec.job import JobSpec
 

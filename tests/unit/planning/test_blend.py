@@ -14,7 +14,7 @@ from orchestrator.planning.blend.report import BlendReport
 from orchestrator.planning.forecast import forecast
 from orchestrator.planning.plan import make_plan
 from orchestrator.planning.training_schedule.batch import BatchSchedule
-from orchestrator.planning.verdict import judge
+from orchestrator.planning.warnings import judge
 from orchestrator.spec.job import JobSpec
 
 

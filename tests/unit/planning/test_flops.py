@@ -51,6 +51,28 @@ def test_a_window_takes_away_what_is_not_seen(make_job: Any) -> None:
     assert mixed == pytest.approx((of_scores() + 2 * of_scores(sliding_window=8)) / 3)
 
 
+def test_an_encoders_window_is_on_both_sides(make_job: Any) -> None:
+    """Exactly, pair by pair; a layer without a window has all of them."""
+    model = {"architecture": "bert", "num_layers": 3, "seq_length": 40}
+    windows = {"sliding_window": 8, "window_attn_skip_freq": 3}
+    whole, windowed = (make_job(model={**model, **more}) for more in ({}, windows))
+    seen = sum(abs(query - key) < 8 for query in range(40) for key in range(40))
+    unseen = 2 * (40 * 40 - seen)
+    less = model_flops(whole, 40, 512) - model_flops(windowed, 40, 512)
+    assert less == pytest.approx(12 * whole.model.hidden_size * unseen, rel=1e-12)
+
+
+def test_chunks_are_counted_pair_by_pair(make_job: Any) -> None:
+    """Exactly; the last chunk is shorter, and every third layer has none."""
+    model = {"num_layers": 6, "seq_length": 40, "no_rope_freq": 3}
+    whole, chunked = (make_job(model={**model, **more}) for more in ({}, {"attention_chunk_size": 12}))
+    apart = sum(query // 12 != key // 12 for query in range(40) for key in range(40))
+    less = model_flops(whole, 40, 512) - model_flops(chunked, 40, 512)
+    assert less == pytest.approx(12 * whole.model.hidden_size * 4 * apart, rel=1e-12)
+    in_one = make_job(model={**model, "attention_chunk_size": 40})
+    assert model_flops(in_one, 40, 512) == model_flops(whole, 40, 512)
+
+
 def test_linear_attention_in_some_layers(make_job: Any) -> None:
     """Every second layer has 6 FLOPs for each weight, and 3 · 8 for each element of its states, in place of attention's
     scores.

@@ -15,8 +15,8 @@ from orchestrator.planning.hardware import shipped
 from orchestrator.planning.memory import estimate_memory
 from orchestrator.planning.plan import make_plan
 from orchestrator.planning.time import estimate_time
-from orchestrator.planning.verdict import judge
 from orchestrator.planning.vocabulary import vocabulary
+from orchestrator.planning.warnings import judge
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import load_text
 

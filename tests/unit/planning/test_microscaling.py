@@ -12,7 +12,7 @@ from orchestrator.planning.memory import estimate_memory
 from orchestrator.planning.plan import make_plan
 from orchestrator.planning.time import estimate_time
 from orchestrator.planning.time.kernels.gemm import gemm_seconds
-from orchestrator.planning.verdict import judge
+from orchestrator.planning.warnings import judge
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import load_text
 

@@ -25,7 +25,11 @@ DECODER = {
 }
 VISION: dict[str, Any] = {
     **{"image_size": 48, "patch_size": 4, "num_layers": 3, "hidden_size": 32, "num_attention_heads": 4},
-    **{"ffn_hidden_size": 40, "native_resolution": {"attention_window_size": 16, "full_attention_layers": [1]}},
+    **{
+        "type": "qwen2.5",
+        "ffn_hidden_size": 40,
+        "native_resolution": {"attention_window_size": 16, "full_attention_layers": [1]},
+    },
 }
 """144 patches of an image, 36 tokens; windows of 16 patches."""
 

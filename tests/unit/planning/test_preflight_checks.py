@@ -13,7 +13,7 @@ from support.this_machine import Gpus, Libraries
 from orchestrator.errors import Problem
 from orchestrator.planning.forecast import forecast
 from orchestrator.planning.plan import make_plan
-from orchestrator.planning.verdict import judge
+from orchestrator.planning.warnings import judge
 
 EXPLODES = "raise RuntimeError('a module was imported')\n"
 

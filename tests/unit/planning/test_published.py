@@ -114,8 +114,11 @@ PUBLISHED = {
     "bert-large": 336_226_108,
     "roberta-base": 124_697_433,
     "roberta-large": 355_412_057,
+    "modernbert-base": 149_655_232,
+    "modernbert-large": 395_881_664,
     "t5-base": 222_903_552,
     "t5-v1.1-base": 247_577_856,
+    **{"gemma3-4b-vision": 4_300_079_472, "gemma3-12b-vision": 12_187_325_040, "gemma3-27b-vision": 27_432_406_640},
     # The last of CLIP's layers, whose output LLaVA does not take, and the norm behind it are not built.
     "qwen2.5-vl-3b": 3_754_622_976,
     "qwen2.5-vl-7b": 8_292_166_656,

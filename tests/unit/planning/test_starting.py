@@ -10,7 +10,7 @@ from support.training import four_layer_job, make_run
 
 from orchestrator.planning.forecast import forecast
 from orchestrator.planning.plan import make_plan
-from orchestrator.planning.verdict import judge
+from orchestrator.planning.warnings import judge
 from orchestrator.run_directory.checkpoints.commit_markers import file_record, write_commit
 
 EYES = {"image_size": 16, "patch_size": 8, "num_layers": 2, "hidden_size": 32, "num_attention_heads": 4}

@@ -11,8 +11,8 @@ from support.this_machine import Gpus, Libraries
 
 from orchestrator.planning.forecast import forecast
 from orchestrator.planning.plan import make_plan
-from orchestrator.planning.verdict import judge
-from tests.unit.planning.test_verdict import LARGE
+from orchestrator.planning.warnings import judge
+from tests.unit.planning.test_warnings import LARGE
 
 LONG = {"model": {**LARGE, "num_layers": 4}, "schedule": {"train_iters": 100_000}}
 

@@ -8,13 +8,16 @@ import types
 from typing import Any
 
 import pytest
+import torch
 from megatron.core.transformer.moe import moe_utils
 from support.training import tiny_job
 
 from orchestrator.kernel_selection.experts import GROUPED_PRODUCTS, can_fuse_router, multiplies_in_one_kernel
 from orchestrator.runtime.layers import experts
 from orchestrator.runtime.layers.experts import kernel_settings
+from orchestrator.runtime.layers.grouped_experts.transformer_engine_products import multiply_in_one_kernel
 from orchestrator.spec.job import JobSpec
+from tests.unit.runtime.conftest import PutKernels
 
 MIXTURE = {"num_experts": 4, "moe_router_topk": 2, "activation": "swiglu", "add_bias_linear": False}
 ENGINES = "transformer_engine"
@@ -88,51 +91,116 @@ def test_rows_have_whole_vectors(width: int, possible: bool) -> None:
 
 
 GROUPED_LINEAR = "transformer_engine.pytorch.module.grouped_linear"
+IN_FP32 = {"runtime": {"device": "auto"}, "precision": {"dtype": "fp32"}}
+IN_BF16 = {"runtime": {"device": "auto"}, "precision": {"dtype": "bf16"}}
 
 
-def engine_of(asked: list[tuple[list[int], str | None]]) -> types.SimpleNamespace:
+class Engine(types.SimpleNamespace):
     """Transformer Engine's module of grouped products, which notes what it is asked to do, and how."""
 
-    def general_grouped_gemm(tensor: str, *, m_splits: list[int]) -> str:
-        asked.append((m_splits, os.environ.get(GROUPED_PRODUCTS)))
-        return tensor
+    def __init__(self) -> None:
+        self.asked: list[tuple[list[int], str | None]] = []
 
-    return types.SimpleNamespace(general_grouped_gemm=general_grouped_gemm)
+        def general_grouped_gemm(tensors: Any, *others: Any, m_splits: list[int], **options: Any) -> Any:
+            self.asked.append((m_splits, os.environ.get(GROUPED_PRODUCTS)))
+            return tensors
+
+        super().__init__(general_grouped_gemm=general_grouped_gemm)
 
 
 @pytest.fixture
-def told(monkeypatch: pytest.MonkeyPatch) -> list[tuple[list[int], str | None]]:
-    """What a stand-in for Transformer Engine was asked, after one product with tokens and one without."""
+def grouped(monkeypatch: pytest.MonkeyPatch) -> Engine:
+    """A stand-in for Transformer Engine, in an environment that says nothing of it."""
     monkeypatch.setenv(GROUPED_PRODUCTS, "")  # restored afterwards, whatever was set
     monkeypatch.delenv(GROUPED_PRODUCTS)
-    asked: list[tuple[list[int], str | None]] = []
-    module = engine_of(asked)
-    monkeypatch.setitem(sys.modules, GROUPED_LINEAR, module)
+    module = Engine()
+    monkeypatch.setitem(sys.modules, GROUPED_LINEAR, module)  # type: ignore[arg-type]
+    return module
+
+
+def test_experts_are_multiplied_at_once_where_a_rank_has_tokens(grouped: Engine) -> None:
     for _ in range(2):  # a second session of a process changes nothing
-        experts.multiply_in_one_kernel(mixture(), ENGINES)  # type: ignore[arg-type]
-    assert module.general_grouped_gemm("of tokens", m_splits=[0, 3, 5]) == "of tokens"
-    assert module.general_grouped_gemm("of none", m_splits=[0, 0, 0]) == "of none"
-    assert module.general_grouped_gemm("of tokens", m_splits=[1, 0, 0]) == "of tokens"
-    return asked
+        multiply_in_one_kernel(mixture(IN_FP32), ENGINES)
+    for splits in ([0, 3, 5], [0, 0, 0], [1, 0, 0]):
+        assert grouped.general_grouped_gemm("tensors", m_splits=splits) == "tensors"
+    assert grouped.asked == [([0, 3, 5], "1"), ([0, 0, 0], "0"), ([1, 0, 0], "1")]
 
 
-def test_experts_are_multiplied_at_once_where_a_rank_has_tokens(told: list[tuple[list[int], str | None]]) -> None:
-    assert told == [([0, 3, 5], "1"), ([0, 0, 0], "0"), ([1, 0, 0], "1")]
-
-
-def test_a_person_may_say_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_person_may_say_otherwise(grouped: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(GROUPED_PRODUCTS, "0")
-    asked: list[tuple[list[int], str | None]] = []
-    module = engine_of(asked)
-    monkeypatch.setitem(sys.modules, GROUPED_LINEAR, module)
-    experts.multiply_in_one_kernel(mixture(), ENGINES)
-    module.general_grouped_gemm("of tokens", m_splits=[3])
-    assert asked == [([3], "0")]
+    multiply_in_one_kernel(mixture(IN_BF16), ENGINES)
+    grouped.general_grouped_gemm("tensors", m_splits=[3])
+    assert grouped.asked == [([3], "0")]
 
 
 @pytest.mark.parametrize("job", [mixture(moe_grouped_gemm=False), mixture(moe_ffn_hidden_size=60)])
-def test_it_is_not_asked_for_where_it_cannot_be(job: JobSpec, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(GROUPED_PRODUCTS, "")
-    monkeypatch.delenv(GROUPED_PRODUCTS)
-    experts.multiply_in_one_kernel(job, ENGINES)
+def test_it_is_not_asked_for_where_it_cannot_be(job: JobSpec, grouped: Engine) -> None:
+    multiply_in_one_kernel(job, ENGINES)
     assert GROUPED_PRODUCTS not in os.environ
+
+
+class Kernel:
+    """The kernel's sums in torch's operations, and how many tensors it was given."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def add_products(
+        self,
+        inputs: torch.Tensor,
+        of_output: torch.Tensor,
+        buffers: list[torch.Tensor],
+        tokens: list[int],
+        *,
+        adds: bool,
+        with_bias: bool,
+    ) -> torch.Tensor | None:
+        self.calls += 1
+        parts = list(zip(buffers, inputs.split(tokens), of_output.split(tokens), strict=True))
+        for buffer, rows, of_rows in parts:
+            buffer.copy_(of_rows.float().t() @ rows.float() + (buffer if adds else 0))
+        return torch.stack([of_rows.float().sum(0) for _, _, of_rows in parts]) if with_bias else None
+
+
+class Quantized(torch.Tensor):
+    """What Transformer Engine multiplies in FP8."""
+
+
+SPLITS = [3, 0, 5]
+
+
+@pytest.fixture
+def kernel(grouped: Engine, put_kernels: PutKernels) -> Kernel:
+    """What computes weight gradients of a job in bf16."""
+    found = Kernel()
+    put_kernels("grouped_products", found)
+    for _ in range(2):
+        multiply_in_one_kernel(mixture(IN_BF16), ENGINES)
+    return found
+
+
+@pytest.mark.parametrize("adds", [False, True])
+@pytest.mark.parametrize("moved", [False, True], ids=["split", "moved"])
+def test_weight_gradients_are_computed_at_once(adds: bool, moved: bool, kernel: Kernel, grouped: Engine) -> None:
+    rows, of_rows = (torch.randn(8, width, dtype=torch.bfloat16) for width in (4, 6))
+    inputs, others = rows.split(SPLITS), of_rows.split(SPLITS)
+    if moved:
+        inputs = tuple(each.clone() for each in inputs)
+    out = [torch.ones(6, 4) for _ in SPLITS]
+    options = {"m_splits": SPLITS, "layout": "NT", "grad": True, "accumulate": adds, "use_bias": True}
+    found, of_bias, _ = grouped.general_grouped_gemm(inputs, others, out, **options)
+    assert kernel.calls == 1
+    assert not grouped.asked
+    for gradient, bias, each, of_each in zip(found, of_bias, inputs, others, strict=True):
+        torch.testing.assert_close(gradient, of_each.float().t() @ each.float() + adds)
+        torch.testing.assert_close(bias, of_each.float().sum(0))
+
+
+@pytest.mark.parametrize("layout", ["NN", "NT"])
+def test_other_products_are_transformer_engines(layout: str, kernel: Kernel, grouped: Engine) -> None:
+    """Those of quantized tensors, and the gradients of tokens."""
+    plain = torch.zeros(3, 4)
+    inputs = [plain if layout == "NN" else plain.as_subclass(Quantized)]
+    assert grouped.general_grouped_gemm(inputs, [plain], [plain], m_splits=[3], layout=layout) is inputs
+    assert grouped.asked == [([3], "1")]
+    assert not kernel.calls

@@ -12,6 +12,10 @@ from orchestrator.spec.schema.canonical import config_hash
 
 PLAIN = ("model={hidden_size: 256}", "precision.dtype=bf16")
 CONTEXT = ("parallelism.context_parallel_size=2", "launch.gpus_per_node=2")
+IMAGES = (
+    *("model.vision={type: gemma3, image_size: 28, pooled_tokens: 1}", "data.chat={template: t.jinja, packing: false}"),
+    "data.tokenizer={type: huggingface, path: t}",
+)
 PACKED = ("data.chat={template: t.jinja}", "data.tokenizer={type: huggingface, path: t}")
 
 
@@ -47,6 +51,7 @@ OBSTACLES: list[tuple[tuple[str, ...], str]] = [
     (("model.attention_logit_softcapping=30",), "model.attention_logit_softcapping"),
     (("model.softmax_type=learnable",), "model.softmax_type"),
     (PACKED, "data.chat.packing"),
+    (IMAGES, "model.vision.type"),
     (CONTEXT, "parallelism.context_parallel_size"),
     (("precision.dtype=fp32",), "precision.dtype"),
     (("runtime.deterministic=true",), "runtime.deterministic"),

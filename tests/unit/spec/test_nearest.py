@@ -102,9 +102,9 @@ CASES: list[tuple[str, str, list[str], str, str]] = [
      "model.moe_ffn_hidden_size", "moe_ffn_hidden_size"),
     ("experts.expert_widths", "mixtral-8x7b", ["TP=2", "ETP=1", "SP", "SHARED=999"],
      "model.moe_shared_expert_intermediate_size", "moe_shared_expert_intermediate_size"),
-    ("upcycling.upcycled_widths", "mixtral-8x7b", [UPCYCLED, "MOE=1000"],
+    ("experts.upcycled_widths", "mixtral-8x7b", [UPCYCLED, "MOE=1000"],
      "model.moe_ffn_hidden_size", "moe_ffn_hidden_size"),
-    ("upcycling.upcycled_widths", "mixtral-8x7b", [UPCYCLED, "MOE=7168", "model.moe_router_topk=3"],
+    ("experts.upcycled_widths", "mixtral-8x7b", [UPCYCLED, "MOE=7168", "model.moe_router_topk=3"],
      "model.moe_router_topk", "moe_router_topk"),
     ("recomputation.recomputed_layers", "gpt-345m", ["RECOMPUTE=5"],
      "runtime.recompute_num_layers", "recompute_num_layers"),
@@ -124,6 +124,8 @@ CASES: list[tuple[str, str, list[str], str, str]] = [
     ("state_space.state_space_shapes", "gpt-345m", [*MAMBA, "TP=8", "GPUS=8"],
      "parallelism.tensor_model_parallel_size", "TP mamba_num_groups"),
     ("vision.patches", "llama3-8b", ["SEES", "model.vision.image_size=339"], "model.vision.patch_size", "image_size"),
+    ("pooled_images.pooled_tokens", "llama3-8b", ["SEES", "model.vision.type=gemma3", "model.vision.pooled_tokens=256"],
+     "model.vision.pooled_tokens", "pooled_tokens"),
     ("native_resolution.native_sizes", "llama3-8b", ["NATIVE", "model.vision.image_size=350"],
      "model.vision.image_size", "image_size"),
     ("native_resolution.native_sizes", "llama3-8b",
@@ -176,8 +178,8 @@ WRITTEN = {
     "RELATIVE": "model.position_embedding_type=relative",
     "SP": "parallelism.sequence_parallel=true",
     "SEES": "model.vision={}\ndata={random_tokens: true}",
-    "NATIVE": "model.vision={native_resolution: {full_attention_layers: [7]}}\nmodel.mrope_section=[16,24,24]\n"
-    "data={random_tokens: true}",
+    "NATIVE": "model.vision={type: qwen2.5, native_resolution: {full_attention_layers: [7]}}\n"
+    "model.mrope_section=[16,24,24]\ndata={random_tokens: true}",
 }
 
 

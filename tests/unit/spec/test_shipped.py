@@ -7,7 +7,7 @@ from support.shipped import SHIPPED
 
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import load_job, load_text
-from orchestrator.spec.presets import preset_names
+from orchestrator.spec.presets import preset_names, sees_images
 
 # heads, hidden, layers of Megatron-LM's published scaling table
 TABLE = {
@@ -24,7 +24,7 @@ TABLE = {
 
 
 def of_preset(name: str) -> JobSpec:
-    chat = ", chat: {packing: false}" if name.startswith(("llava", "qwen2.5-vl")) else ""
+    chat = ", chat: {packing: false}" if sees_images(name) else ""
     return load_text(
         f"""
         name: {name}

@@ -28,8 +28,8 @@ from orchestrator.errors import Problem, render_problem
 from orchestrator.planning.checks.partition_limits import what_is_refused
 from orchestrator.planning.forecast import forecast
 from orchestrator.planning.plan import make_plan
-from orchestrator.planning.verdict import judge
 from orchestrator.planning.vocabulary import vocabulary
+from orchestrator.planning.warnings import judge
 from orchestrator.spec.documents.composition import MAX_EXTENDS
 from orchestrator.spec.loading import load_job, load_text
 from orchestrator.spec.rules import check

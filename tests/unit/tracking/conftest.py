@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import socket
 import sqlite3
@@ -40,15 +41,16 @@ tracking.start_follower = functools.partial(tracking.start_follower, drain_secon
 
 @pytest.fixture(scope="session")
 def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ranks]:
-    """Ranks from a process that has imported MLflow as well, which takes each sending two seconds."""
-    starter = RankStarter(tmp_path_factory.mktemp("ranks"), "orchestrator.tracking.mlflow.store")
+    """Ranks from a process that has imported the trackers as well, which takes each sending two seconds."""
+    trackers = (f"orchestrator.tracking.{module}" for module in ("mlflow.store", "event_files", "wandb_run"))
+    starter = RankStarter(tmp_path_factory.mktemp("ranks"), *trackers)
     yield Ranks(starter)
     starter.close()
 
 
 @pytest.fixture
 def forked_sending(ranks: Ranks, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What sends to MLflow and ends is forked. Followers are not: each asks whether its parent is still there."""
+    """What sends to trackers and ends is forked. Followers are not: each asks whether its parent is still there."""
     for name, value in {**ranks.for_commands(), "FORKED_TOO": "orchestrator.tracking"}.items():
         monkeypatch.setenv(name, value)
 
@@ -165,13 +167,14 @@ def wait_for(condition: Callable[[], bool], seconds: float = 120.0) -> None:
 
 
 class MlflowServer:
-    """A real `mlflow server` on loopback that can be killed and started again over the same store."""
+    """A real `mlflow server` on loopback that can be killed and started again over the same copy of a store."""
 
-    def __init__(self, folder: Path, *options: str, environment: Mapping[str, str] | None = None) -> None:
+    def __init__(self, folder: Path, store: Path, *options: str, environment: Mapping[str, str] | None = None) -> None:
         self.folder = folder
+        folder.mkdir(exist_ok=True)
         self.port = free_port()
         self._options, self._environment = options, environment or {}
-        self.database = folder / "server.db"
+        self.database = Path(shutil.copy(store, folder / "server.db"))
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -209,10 +212,8 @@ class MlflowServer:
 
 
 @pytest.fixture
-def mlflow_server(tmp_path: Path) -> Iterator[MlflowServer]:
-    folder = tmp_path / "server"
-    folder.mkdir()
-    server = MlflowServer(folder)
+def mlflow_server(tmp_path: Path, empty_store: Path) -> Iterator[MlflowServer]:
+    server = MlflowServer(tmp_path / "server", empty_store)
     yield server
     server.kill()
 

@@ -45,7 +45,7 @@ def authenticate():
 
 
 @pytest.fixture
-def guarded_server(tmp_path: Path) -> Iterator[MlflowServer]:
+def guarded_server(tmp_path: Path, empty_store: Path) -> Iterator[MlflowServer]:
     folder = tmp_path / "server"
     folder.mkdir()
     settings = ["[mlflow]", "default_permission = READ", f"database_uri = sqlite:///{folder}/users.db"]
@@ -61,7 +61,7 @@ def guarded_server(tmp_path: Path) -> Iterator[MlflowServer]:
         "MLFLOW_FLASK_SERVER_SECRET_KEY": "of this test",
         "PYTHONPATH": os.pathsep.join([str(folder), *filter(None, [os.environ.get("PYTHONPATH")])]),
     }
-    server = MlflowServer(folder, "--app-name", "basic-auth", environment=environment)
+    server = MlflowServer(folder, empty_store, "--app-name", "basic-auth", environment=environment)
     server.start()
     yield server
     server.kill()

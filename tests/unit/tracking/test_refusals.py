@@ -45,6 +45,7 @@ def refusing_address() -> Iterator[str]:
     thread.join()
 
 
+@pytest.mark.usefixtures("forked_sending")
 def test_each_refusal_is_one_clear_line(tmp_path: Path, refusing_address: str, silent_server: SilentServer) -> None:
     closed = f"http://me:hidden@127.0.0.1:{free_port()}"
     uris = [f"{refusing_address}/{kind}" for kind in ANSWERS]

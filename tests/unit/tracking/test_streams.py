@@ -48,6 +48,7 @@ def falling(steps: range, by: float = 1000) -> list[tuple[int, float]]:
     return [(step, round(3 - step / by, 3)) for step in steps]
 
 
+@pytest.mark.usefixtures("forked_sending")
 def test_tensorboard_goes_on_after_a_resume_and_forgets_what_is_trained_again(tmp_path: Path) -> None:
     run = make_run(tmp_path, tracking=BOARD)
     log_steps(run, range(1, 11))
@@ -74,6 +75,7 @@ def test_tensorboard_goes_on_after_a_resume_and_forgets_what_is_trained_again(tm
     assert curve(run) == falling(range(1, 6)) + falling(range(6, 12), by=100)
 
 
+@pytest.mark.usefixtures("forked_sending")
 def test_what_a_killed_process_wrote_and_could_not_note_is_there_once(tmp_path: Path) -> None:
     run = make_run(tmp_path, tracking=BOARD)
     log_steps(run, range(1, 4))
@@ -136,6 +138,7 @@ def offline_runs(run: RunDir) -> list[Path]:
     return sorted((run.path / "wandb").glob("offline-run-*"), key=lambda path: path.stat().st_mtime_ns)
 
 
+@pytest.mark.usefixtures("forked_sending")
 def test_a_run_of_wandb_is_one_run_across_resumes(tmp_path: Path) -> None:
     run = make_run(tmp_path, tracking=OFFLINE)
     log_steps(run, range(1, 4))
@@ -265,6 +268,7 @@ def test_steps_are_cut_where_they_fall_back(steps: list[int], last: int) -> None
         before = part[-1].iteration
 
 
+@pytest.mark.usefixtures("forked_sending")
 def test_a_validation_leaves_the_point_of_its_step_and_adds_no_second_one_of_progress(
     tmp_path: Path, store_in: Path
 ) -> None:

@@ -28,7 +28,7 @@ from orchestrator.planning.checks.partition_limits import what_is_refused
 from orchestrator.planning.checks.plugin_checks import plugin_problems
 from orchestrator.planning.forecast import forecast
 from orchestrator.planning.plan import Plan, make_plan
-from orchestrator.planning.verdict import too_large
+from orchestrator.planning.warnings import too_large
 from orchestrator.profile_files import known_profiles
 from orchestrator.run_directory.checkpoints.commit_markers import committed
 from orchestrator.run_directory.events.ledger import CellsCancelled

@@ -86,7 +86,7 @@ MEGATRON_BERT = Family(
         **{field: value for field, value in FIXED.items() if field != "rotary_percent"},
         **{"architecture": "bert", "position_embedding_type": "learned_absolute", "normalization": "LayerNorm"},
         **{"add_bias_linear": True, "num_query_groups": None, "kv_channels": None, "bert_binary_head": True},
-        "transformer_block_type": "pre_ln",
+        **{"transformer_block_type": "pre_ln", "bert_head_bias": True},
     },
     constants={
         "is_decoder": False,

@@ -88,6 +88,7 @@ FIXED: dict[str, Any] = {
     "norm_bias": True,
     "transformer_block_type": "pre_ln",
     "parallel_residual": None,
+    "embedding_norm": False,
     "apply_layernorm_1p": False,
     "add_bias_linear": False,
     "add_qkv_bias": False,

@@ -18,12 +18,14 @@ from orchestrator.conversion.hugging_face.families.gemma import GEMMA, GEMMA2, G
 from orchestrator.conversion.hugging_face.families.gpt2 import GPT2
 from orchestrator.conversion.hugging_face.families.hybrids.mamba2 import MAMBA2
 from orchestrator.conversion.hugging_face.families.hybrids.nemotron_h import NEMOTRON_H
+from orchestrator.conversion.hugging_face.families.image_models.gemma3 import GEMMA3_IMAGES
+from orchestrator.conversion.hugging_face.families.image_models.llava import LLAVA, LLAVA_MISTRAL, LLAVA_QWEN2
+from orchestrator.conversion.hugging_face.families.image_models.qwen import QWEN2_5_VL
 from orchestrator.conversion.hugging_face.families.llama import LLAMA, with_attention
 from orchestrator.conversion.hugging_face.families.llama_variants.glm import GLM4
 from orchestrator.conversion.hugging_face.families.llama_variants.granite import GRANITE
 from orchestrator.conversion.hugging_face.families.llama_variants.olmo import OLMO2
 from orchestrator.conversion.hugging_face.families.llama_variants.smollm import SMOLLM3
-from orchestrator.conversion.hugging_face.families.llava import LLAVA, LLAVA_MISTRAL, LLAVA_QWEN2
 from orchestrator.conversion.hugging_face.families.mistral import MINISTRAL, MISTRAL
 from orchestrator.conversion.hugging_face.families.mixture_of_experts.deepseek import (
     DEEPSEEK_V2,
@@ -38,13 +40,13 @@ from orchestrator.conversion.hugging_face.families.mixture_of_experts.llama4 imp
 from orchestrator.conversion.hugging_face.families.mixture_of_experts.mixtral import MIXTRAL
 from orchestrator.conversion.hugging_face.families.mixture_of_experts.olmoe import OLMOE
 from orchestrator.conversion.hugging_face.families.mixture_of_experts.qwen_next import QWEN3_NEXT
+from orchestrator.conversion.hugging_face.families.modernbert import MODERNBERT
 from orchestrator.conversion.hugging_face.families.nemotron import NEMOTRON
 from orchestrator.conversion.hugging_face.families.parallel_residual.cohere import COHERE, COHERE2
 from orchestrator.conversion.hugging_face.families.parallel_residual.falcon import FALCON, FALCON_TWO_NORMS
 from orchestrator.conversion.hugging_face.families.parallel_residual.gpt_neox import GPT_NEOX
 from orchestrator.conversion.hugging_face.families.phi import PHI3
 from orchestrator.conversion.hugging_face.families.qwen import QWEN2, QWEN2_MOE, QWEN3, QWEN3_MOE
-from orchestrator.conversion.hugging_face.families.qwen_vl import QWEN2_5_VL
 from orchestrator.conversion.hugging_face.families.stablelm import STABLELM
 from orchestrator.conversion.hugging_face.families.starcoder import STARCODER2
 from orchestrator.conversion.hugging_face.families.t5 import MT5, T5
@@ -63,8 +65,8 @@ FAMILIES = (
     *(GPT_NEOX, FALCON_TWO_NORMS, FALCON, COHERE, COHERE2),
     *(OLMOE, GRANITE_MOE, GRANITE_MOE_SHARED, GPT_OSS),
     *(DEEPSEEK_V2, DEEPSEEK_V3, DEEPSEEK_V2_DENSE, DEEPSEEK_V3_DENSE),
-    *(MEGATRON_BERT, MEGATRON_BERT_MASKED, BERT, BERT_MASKED, ROBERTA, T5, MT5),
-    *(LLAVA, LLAVA_MISTRAL, LLAVA_QWEN2, QWEN2_5_VL),
+    *(MEGATRON_BERT, MEGATRON_BERT_MASKED, BERT, BERT_MASKED, ROBERTA, MODERNBERT, T5, MT5),
+    *(LLAVA, LLAVA_MISTRAL, LLAVA_QWEN2, GEMMA3_IMAGES, QWEN2_5_VL),
     *(MAMBA2, NEMOTRON_H),
     *(with_attention(block.name, each) for block in ATTENTIONS for each in block.weights.published()),
 )
@@ -74,7 +76,7 @@ def family_of_folder(folder: Path) -> Family:
     """The family of a Hugging Face model, by its config.json and the names of its weights. Raises UserError."""
     names, config = names_in(folder), read_config(folder)
     family = family_of_type(config.get("model_type"), names)
-    return family if family.decoder is None or family.seeing is not None else _with_decoder(config, family)
+    return _with_decoder(config, family) if family.images is not None and family.images.nests else family
 
 
 def _with_decoder(config: Mapping[str, Any], family: Family) -> Family:
@@ -185,8 +187,10 @@ def mismatches(model: ModelSpec, family: Family) -> list[Mismatch]:
         found["num_tokentypes"] = f"is none, and {family.name} has some"
     if model.predicts_further and not family.further:
         found["mtp_num_layers"] = f"is {model.mtp_num_layers}, and {family.name} has none"
-    if family.decoder is not None and not model.has_vision:
+    if family.images is not None and not model.has_vision:
         found["vision"] = f"is none, and {family.name} has one"
+    elif family.images is not None and model.image_encoder.type != family.images.type:
+        found["vision"] = f"is of type {model.image_encoder.type}, and {family.name} has {family.images.type}"
     if model.activation not in family.activations:
         found["activation"] = f"is {model.activation}, and {family.name} has {' or '.join(family.activations)}"
     return [Mismatch(field, f"model.{field} {text}") for field, text in found.items()]

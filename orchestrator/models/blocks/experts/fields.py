@@ -133,6 +133,22 @@ class ExpertsSpec(Section):
         return {kind: weight for kind, weight in found.items() if weight > 0}
 
     @property
+    def assigns_by_rank(self) -> bool:
+        """Whether what a token is given to depends on the others of its rank."""
+        return self.moe_router_load_balancing_type == "sinkhorn" or self.moe_expert_capacity_factor is not None
+
+    @property
+    def balances_groups_of_tokens(self) -> bool:
+        """Whether experts are balanced within each micro-batch, or over those before it in a step."""
+        by_loss = not self.auxiliary_losses.keys() <= {"seq_aux_loss"}
+        return self.has_experts and (by_loss or self.assigns_by_rank)
+
+    @property
+    def balances_replicas(self) -> bool:
+        """Whether experts are balanced over the micro-batches of all replicas at a time."""
+        return "global_aux_loss" in self.auxiliary_losses
+
+    @property
     def moe_ffn_size(self: "ExpertFields") -> int:
         """Width inside each expert."""
         return self.moe_ffn_hidden_size or self.ffn_size

@@ -13,6 +13,12 @@ from orchestrator.models.blocks.base import LayerSetup
 if TYPE_CHECKING:
     from orchestrator.models.blocks.model_fields import ExpertFields
 
+_KEYS = {
+    "aux_loss": "load_balancing_loss",
+    "seq_aux_loss": "seq_load_balancing_loss",
+    "global_aux_loss": "global_load_balancing_loss",
+}
+"""megatron-core's names of the losses that balance experts."""
 _COUNTERS = ("expert_bias", "local_tokens_per_expert", "global_tokens_per_expert", "ga_steps")
 
 
@@ -48,6 +54,17 @@ def settings(model: ExpertFields, setup: LayerSetup) -> dict[str, Any]:
     }
 
 
+def losses(model: ExpertFields) -> dict[str, str]:
+    """Those that balance experts."""
+    if not model.has_experts:
+        return {}
+    kinds = model.auxiliary_losses
+    found = {f"moe/{_KEYS[kind] if len(kinds) > 1 else 'load_balancing_loss'}": _KEYS[kind] for kind in kinds}
+    if model.moe_z_loss_coeff is not None:
+        found["moe/z_loss"] = "z_loss"
+    return found
+
+
 def _loss_weights(model: ExpertFields, replicas: int) -> float | list[float]:
     """Of each loss that balances the load. megatron-core sums the parts of the global one over replicas, whose
     gradients it averages: its weight would be another at every DP.
@@ -62,7 +79,7 @@ def _loss_weights(model: ExpertFields, replicas: int) -> float | list[float]:
     return scaled if isinstance(weights, list) else scaled[0]
 
 
-def prepare_routers(chunks: Iterable[Any], model: ExpertFields) -> None:
+def prepare(chunks: Iterable[Any], model: ExpertFields) -> None:
     """Have the routers of built chunks count in fp32, and choose groups as the model does."""
     for chunk in chunks:
         for module in chunk.modules():

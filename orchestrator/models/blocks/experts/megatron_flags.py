@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 from orchestrator.fields.flag_values import FREQUENCY, NUMBER, NUMBER_OR_ZERO, WHOLE, Kind, same, switch, whole_number
-from orchestrator.models.blocks.experts.fields import AuxiliaryLoss
+from orchestrator.models.blocks.experts.fields import AuxiliaryLoss, ExpertsSpec
 from orchestrator.models.blocks.experts.upcycling import granularity
 from orchestrator.models.blocks.flags import (
     NOT_MEASURED,
     BlockFlags,
     CheckpointArguments,
+    FlagGroup,
     FlagPattern,
     FlagsWithoutField,
     FlagWriter,
     GivenFlags,
     IdleFlags,
-    TranslatedFlags,
     all_but,
 )
+
+if TYPE_CHECKING:
+    from orchestrator.models.blocks.model_fields import ExpertFields
 
 EXPERTS, DISPATCHER = "model.num_experts", "model.moe_token_dispatcher_type"
 GROUPED = "model.moe_grouped_gemm"
@@ -184,7 +187,7 @@ def _write_upcycling(writer: FlagWriter) -> None:
     writer.unsaid_value(UPCYCLE, reason)
 
 
-_TOGETHER = TranslatedFlags(
+_TOGETHER = FlagGroup(
     {
         "num-experts": None,  # Megatron-DeepSpeed takes one for each layer
         **{flag: None if flag in _SEVERAL else kind.values for flag, _, kind in _ROWS},
@@ -195,6 +198,19 @@ _TOGETHER = TranslatedFlags(
     (EXPERTS, *(path for _, path, _ in _ROWS), UPCYCLE),
 )
 _OPTION = "this option of experts is not in this version"
+
+
+def _network(model: ExpertFields) -> dict[str, Any]:
+    if not model.has_experts:
+        return dict.fromkeys(ExpertsSpec.model_fields)
+    return {
+        "moe_ffn_hidden_size": model.moe_ffn_size,
+        "moe_layer_freq": [int(has) for has in model.moe_layers],
+        "moe_router_topk_scaling_factor": model.moe_router_topk_scaling_factor or 1.0,
+        "moe_router_group_score_topk": model.group_score_topk,
+    }
+
+
 FLAGS = BlockFlags(
     translated=(_TOGETHER,),
     old_names={
@@ -243,4 +259,9 @@ FLAGS = BlockFlags(
         ),
     ),
     not_imported={"moe_latent_size": "latent experts"},
+    of_training=(
+        *("moe_router_dtype", "moe_router_load_balancing_type", "moe_aux_loss_coeff", "moe_router_bias_update_rate"),
+        *("moe_z_loss_coeff", "moe_expert_capacity_factor", "moe_token_dispatcher_type", "moe_grouped_gemm"),
+    ),
+    network=_network,
 )

@@ -10,7 +10,7 @@ import math
 from typing import TYPE_CHECKING
 
 from orchestrator.models.blocks.base import CoreKernels, RankShape
-from orchestrator.models.blocks.mlp.memory import halves, quick_gate
+from orchestrator.models.blocks.mlp.memory import exact_gate, halves, quick_gate
 
 if TYPE_CHECKING:
     from orchestrator.models.blocks.model_fields import ExpertFields
@@ -26,7 +26,7 @@ def saved(model: ExpertFields, shape: RankShape, kernels: CoreKernels) -> int:
     router = shape.own_tokens * model.expert_count * _ROUTING + _rows(model, shape) * _INDEX
     if model.moe_apply_probs_on_input:
         router += _routed(model, shape)  # before it is multiplied
-    of_inner, of_shared = _times_kept(model)
+    of_inner, of_shared = _times_kept(model, shape)
     gated = shape.stream + shape.own_tokens * shape.width if model.moe_shared_expert_gate else 0
     return router + _routed(model, shape) + of_inner * _inner(model, shape) + of_shared * _shared(model, shape) + gated
 
@@ -75,7 +75,7 @@ def _shared(model: ExpertFields, shape: RankShape) -> int:
     return shape.tokens * (model.shared_expert_size // shape.tp) * shape.width
 
 
-def _times_kept(model: ExpertFields) -> tuple[int, int]:
+def _times_kept(model: ExpertFields, shape: RankShape) -> tuple[int, int]:
     """How often the width inside routed experts, and inside the shared one, is kept. megatron-core weights what leaves
     the activation by the router's choice: SwiGLU in one kernel with it, others in kernels of their own, which keep both
     what they take and what they give; a gate that is not SwiGLU keeps both its factors and their product.
@@ -84,6 +84,8 @@ def _times_kept(model: ExpertFields) -> tuple[int, int]:
         return 3, 3
     if model.activation == "quick_geglu":
         return quick_gate(model) + 1, quick_gate(model)
+    if model.activation == "geglu_exact":
+        return exact_gate(shape) + 1, exact_gate(shape)
     if model.activation == "relu":  # needs its output alone
         return 2, 1
     return (6, 5) if model.is_gated else (3, 2)

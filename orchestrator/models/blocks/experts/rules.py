@@ -9,6 +9,7 @@ from orchestrator.errors import Problem
 from orchestrator.fields.paths import CP, DP, EP, GPUS, TP
 from orchestrator.fields.refusals import Refusal, Unavailable, divisors_of, multiples_of, quotient, ratio
 from orchestrator.models.blocks.experts.fields import ExpertsSpec
+from orchestrator.models.blocks.experts.upcycling import granularity
 from orchestrator.models.blocks.registry import FEATURES
 from orchestrator.models.blocks.rules import by_switch
 
@@ -21,13 +22,14 @@ EXPERTS, ETP = "model.num_experts", "parallelism.expert_tensor_parallel_size"
 PER_TOKEN = "batch.calculate_per_token_loss"
 TOPK, COEFF, BALANCING = "model.moe_router_topk", "model.moe_aux_loss_coeff", "model.moe_router_load_balancing_type"
 EXPERT_WIDTH, SHARED = "model.moe_ffn_hidden_size", "model.moe_shared_expert_intermediate_size"
+UPCYCLE, PRETRAINED = "checkpoint.upcycle", "checkpoint.pretrained"
 CAPACITY = "model.moe_expert_capacity_factor"
 SCORES, EXPERT_BIAS = "model.moe_router_score_function", "model.moe_router_enable_expert_bias"
 SCALING = "model.moe_router_topk_scaling_factor"
 PROBS_ON_INPUT = "model.moe_apply_probs_on_input"
 GROUPS, GROUP_TOPK = "model.moe_router_num_groups", "model.moe_router_group_topk"
 GROUP_SCORE = "model.moe_router_group_score_topk"
-BIAS, GROUPED = "model.add_bias_linear", "model.moe_grouped_gemm"
+BIAS, GROUPED, LORA = "model.add_bias_linear", "model.moe_grouped_gemm", "model.lora"
 
 
 def experts_are_there(job: Job[ExpertFields]) -> Iterator[Problem]:
@@ -47,7 +49,7 @@ def _written_tensor_parallel(job: Job[ExpertFields]) -> int:
 
 def decoder_experts(job: Job[ExpertFields]) -> Iterator[Problem]:
     """Only the decoder has layers with experts."""
-    if job.model.has_experts and job.model.family not in FEATURES["experts"].families:
+    if job.model.has_experts and not FEATURES["experts"].goes_with(job.model.family):
         message = f"experts are for architecture: gpt, but this is {job.model.family.name}"
         yield Problem(message, (EXPERTS, "model.architecture"), "leave num_experts out")
 
@@ -273,6 +275,21 @@ def grouped_gemm(job: Job[ExpertFields]) -> Iterator[Problem]:
         yield Problem(message, (GROUPED, "runtime.layers"), "leave it out, or write layers: transformer_engine")
 
 
+def frozen_routers(job: Job[ExpertFields]) -> Iterator[Problem]:
+    """Everything beside the adapters stays as it is, the bias by which experts are chosen too: else they would belong
+    to other weights than those that they stand beside.
+    """
+    model = job.model
+    if not (model.has_adapters and model.has_experts):
+        return
+    if model.moe_router_enable_expert_bias and model.moe_router_bias_update_rate:
+        message = "adapters alone are trained, but a step would change the bias of the router's experts"
+        yield Problem(message, (LORA, "model.moe_router_bias_update_rate"), "write moe_router_bias_update_rate: 0")
+    if model.moe_grouped_gemm:
+        message = "adapters stand beside torch's layers, but grouped matrix products are Transformer Engine's"
+        yield Problem(message, (LORA, GROUPED), "leave moe_grouped_gemm out")
+
+
 def recomputed_experts(job: Job[ExpertFields]) -> Iterator[Problem]:
     """A module that is recomputed is there: `mlp` is a dense MLP, `moe` the experts of a layer that has some."""
     modules, paths = job.runtime.recompute_modules or (), ("runtime.recompute_modules", EXPERTS)
@@ -280,6 +297,72 @@ def recomputed_experts(job: Job[ExpertFields]) -> Iterator[Problem]:
         yield Problem("`moe` means the experts, but the model has none", paths, "write mlp")
     if "mlp" in modules and job.model.has_experts and all(job.model.moe_layers):
         yield Problem("`mlp` means a dense MLP, but every layer has experts instead", paths, "write moe")
+
+
+def upcycled_weights(job: Job[ExpertFields]) -> Iterator[Problem]:
+    """There are experts, and dense weights for them to begin with; what is new is trained."""
+    if not job.checkpoint.upcycle:
+        return
+    model = job.model
+    if not model.has_experts:
+        message = "starts experts from a dense model, but num_experts is not set"
+        yield Problem(message, (UPCYCLE, EXPERTS), "write num_experts, or leave it out")
+    if job.checkpoint.pretrained is None:
+        message = "starts experts from a dense model, but there is no checkpoint.pretrained"
+        yield Problem(message, (UPCYCLE, PRETRAINED), "write checkpoint.pretrained: RUN, or leave it out")
+    if model.has_adapters:
+        message = "the router of upcycled experts starts at random, and adapters would leave it so"
+        yield Problem(message, (UPCYCLE, LORA), "train all weights first, and adapters from that run")
+    if not model.splits_experts:
+        message = "biases of experts are not started from those of a dense MLP"
+        yield Problem(message, (UPCYCLE, BIAS), "write add_bias_linear: false")
+
+
+def upcycled_routing(job: Job[ExpertFields]) -> Iterator[Problem]:
+    """What a token's experts add up to is known before the training: their weights' sum, and nothing beside them."""
+    model = job.model
+    if not (job.checkpoint.upcycle and model.has_experts):
+        return
+    if model.shared_expert_size:
+        message = "a shared expert would add to what the copies of the dense MLP already give"
+        yield Problem(message, (UPCYCLE, SHARED), "leave the shared expert out")
+    if model.moe_apply_probs_on_input:
+        message = "weighted inputs change what an activation computes, and no factor makes up for it"
+        yield Problem(message, (UPCYCLE, PROBS_ON_INPUT), "leave it out")
+    if model.moe_router_load_balancing_type == "sinkhorn":
+        message = "the weights that sinkhorn gives experts add up to no known number"
+        hint = "write aux_loss, seq_aux_loss or global_aux_loss"
+        yield Problem(message, (UPCYCLE, BALANCING), hint)
+    elif model.moe_router_score_function == "sigmoid" and model.moe_router_topk == 1:
+        message = "the sigmoid score of one expert is no known number, as the sum of several is"
+        yield Problem(message, (UPCYCLE, TOPK, SCORES), "choose more experts, or softmax")
+
+
+def upcycled_widths(job: Job[ExpertFields]) -> Iterator[Problem]:
+    """The experts of a token are whole copies of the dense MLP."""
+    model = job.model
+    if not (job.checkpoint.upcycle and model.has_experts):
+        return
+    width, whole = model.moe_ffn_size, model.ffn_size
+    if whole % width:
+        message = (
+            f"experts share out an MLP of the dense model: ffn_hidden_size / moe_ffn_hidden_size = {whole} / {width}"
+        )
+        yield Refusal(
+            f"{message} is not whole", (EXPERT_WIDTH, UPCYCLE), offers=(divisors_of(whole, EXPERT_WIDTH, width),)
+        )
+        return
+    parts, groups = granularity(model), model.moe_router_num_groups
+    for path, count in ((EXPERTS, model.expert_count), (TOPK, model.moe_router_topk)):
+        if count % parts:
+            name = path.rpartition(".")[2]
+            message = (
+                f"{parts} experts share out each copy of the dense MLP: {name} / {parts} = {quotient(count, parts)}"
+            )
+            yield Refusal(f"{message} is not whole", (path, UPCYCLE), offers=(multiples_of(parts, path, count),))
+    if groups is not None and model.expert_count // groups % parts:
+        message = f"{parts} experts share out each copy of the dense MLP, and groups of experts would cut it"
+        yield Problem(message, (GROUPS, UPCYCLE), "fewer groups")
 
 
 TENSOR_PARALLEL: tuple[Rule, ...] = (expert_widths,)
@@ -302,5 +385,9 @@ RULES: RulesByTopic = {
         expert_widths,
         grouped_gemm,
         recomputed_experts,
+        frozen_routers,
+        upcycled_weights,
+        upcycled_routing,
+        upcycled_widths,
     ),
 }

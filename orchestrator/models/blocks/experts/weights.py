@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from orchestrator.models.blocks.experts.matrices import matrices
-from orchestrator.models.blocks.mlp import matrices as mlp
+from orchestrator.models.blocks.experts.parameters import matrices
+from orchestrator.models.blocks.mlp import parameters as mlp
 from orchestrator.models.blocks.weights import Shapes, linears
 
 if TYPE_CHECKING:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import math
 from collections.abc import Callable
 from functools import cache
@@ -19,8 +18,9 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
 from orchestrator.models.blocks.base import LayerSetup, LayerTools
-from orchestrator.models.blocks.gated_delta_net.matrices import convolved_width, projected_width, value_width
+from orchestrator.models.blocks.gated_delta_net.libraries import fla_trouble
 from orchestrator.models.blocks.gated_delta_net.memory import CHUNK
+from orchestrator.models.blocks.gated_delta_net.parameters import convolved_width, projected_width, value_width
 
 if TYPE_CHECKING:
     from orchestrator.models.blocks.gated_delta_net.model_fields import DeltaFields
@@ -306,7 +306,7 @@ def _of_length_one(vectors: torch.Tensor) -> torch.Tensor:
 
 def delta_rule(inputs: Inputs, state: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
     """What the states give for each token [b, s, heads, v], and the last ones, [b, heads, k, v], both in fp32."""
-    kernels = fla_kernels() if inputs.query.is_cuda else None
+    kernels = fla_kernels(inputs.query.device) if inputs.query.is_cuda else None
     if kernels is None:
         return chunked_delta_rule(inputs, state, CHUNK)
     query, key, value, decay, beta = (each.contiguous() for each in inputs)
@@ -317,9 +317,9 @@ def delta_rule(inputs: Inputs, state: torch.Tensor | None) -> tuple[torch.Tensor
 
 
 @cache
-def fla_kernels() -> Any:
-    """fla's kernels of the delta rule; None where flash-linear-attention is not installed."""
-    if importlib.util.find_spec("fla") is None:
+def fla_kernels(device: torch.device) -> Any:
+    """fla's kernels of the delta rule; None where they cannot be had."""
+    if fla_trouble(torch.cuda.get_device_capability(device)) is not None:
         return None
     return importlib.import_module("fla.ops.gated_delta_rule")
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from orchestrator.errors import UserError
 from orchestrator.fields.flag_values import FREQUENCY
-from orchestrator.models.blocks.flags import BlockFlags, FlagWriter, GivenFlags, TranslatedFlags
+from orchestrator.models.blocks.flags import BlockFlags, FlagGroup, FlagWriter, GivenFlags
 
 VARIANT, FREQ, LAYERS = "experimental-attention-variant", "linear-attention-freq", "model.linear_attention_freq"
 _DELTA = "gated_delta_net"
@@ -74,9 +74,7 @@ def require_exportable(job: Any) -> None:
 
 
 FLAGS = BlockFlags(
-    translated=(
-        TranslatedFlags(dict.fromkeys((VARIANT, FREQ, *_WIDTHS), 1), read, write, (LAYERS, *_WIDTHS.values())),
-    ),
+    translated=(FlagGroup(dict.fromkeys((VARIANT, FREQ, *_WIDTHS), 1), read, write, (LAYERS, *_WIDTHS.values())),),
     not_imported={
         "linear_attention_freq": "linear attention",
         "experimental_attention_variant": "another attention",

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from orchestrator.models.blocks.base import FP32, CoreKernels, RankShape
-from orchestrator.models.blocks.gated_delta_net.matrices import convolved_width, projected_width, value_width
+from orchestrator.models.blocks.gated_delta_net.parameters import convolved_width, projected_width, value_width
 
 if TYPE_CHECKING:
     from orchestrator.models.blocks.gated_delta_net.model_fields import DeltaFields

@@ -64,7 +64,7 @@ def untried_with_linear_attention(job: Job[DeltaFields]) -> Iterator[Problem]:
         return
     others = {
         "model.architecture": (
-            model.family not in FEATURES["linear_attention"].families,
+            not FEATURES["linear_attention"].goes_with(model.family),
             "it is for architecture: gpt",
         ),
         "model.kv_lora_rank": (model.has_latent_attention, "its other layers have grouped-query attention"),
@@ -73,6 +73,7 @@ def untried_with_linear_attention(job: Job[DeltaFields]) -> Iterator[Problem]:
         "model.transformer_block_type": (not model.normalizes_inputs, "its layers have norms before them"),
         "model.add_bias_linear": (model.add_bias_linear, "its projections have no biases"),
         "model.sliding_window": (model.sliding_window is not None, "its other layers attend to all tokens"),
+        "model.attention_chunk_size": (model.has_chunks, "its other layers attend to all tokens"),
         "model.no_rope_freq": (model.no_rope_freq is not None, "its other layers have the same positions"),
         "model.parallel_residual": (model.parallel_residual is not None, "its MLPs follow on it"),
         "model.mtp_num_layers": (model.predicts_further, "it was not tried with it"),

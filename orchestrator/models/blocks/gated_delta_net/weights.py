@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from orchestrator.models.blocks.gated_delta_net.matrices import convolved_width, matrices
+from orchestrator.models.blocks.gated_delta_net.parameters import convolved_width, matrices
 from orchestrator.models.blocks.weights import PublishedAttention, Shapes, linears, norm
 
 if TYPE_CHECKING:

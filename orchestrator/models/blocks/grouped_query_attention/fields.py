@@ -97,8 +97,8 @@ class GroupedQueryAttentionSpec(Section):
         HashedIfChanged(),
         NoMegatronFlag("its attention has no chunks"),
     ] = None
-    """Tokens of a chunk, beyond which layers with rotary positions do not look (Llama 4). Longer sequences are not
-    supported. None by default."""
+    """Tokens of a chunk, beyond which layers with rotary positions do not look: a sequence is cut into chunks from its
+    beginning on (Llama 4). Not at all by default."""
     rope_scaling: Annotated[RopeScaling | None, resume.LOGIC] = None
     """Rotary positions for longer sequences."""
     mrope_section: Annotated[
@@ -112,8 +112,8 @@ class GroupedQueryAttentionSpec(Section):
     sliding_window: Annotated[
         Positive | None, resume.LOGIC, AlsoCalled(window_size="(one more: it counts the token itself)")
     ] = None
-    """Tokens that a token attends to: itself and those just before it. All by default. (Megatron's `window_size` does
-    not count the token itself.)"""
+    """Tokens that a token attends to: itself and those just before it; in a BERT as many after it too. All by default.
+    (Megatron's `window_size` does not count the token itself.)"""
     window_attn_skip_freq: Annotated[
         Positive | list[Literal[0, 1]] | None, resume.same_or(lambda job: job.model.windowed_layers, resume.LOGIC)
     ] = None
@@ -195,6 +195,27 @@ class GroupedQueryAttentionSpec(Section):
         if isinstance(skip, list):
             return tuple(bool(each) for each in skip)
         return tuple(skip is None or number % skip != 0 for number in numbers)
+
+    @property
+    def has_chunks(self: "GroupedQueryFields") -> bool:
+        """Whether its sequences have several chunks."""
+        return self.attention_chunk_size is not None and self.seq_length > self.attention_chunk_size
+
+    @property
+    def share_in_chunks(self: "GroupedQueryFields") -> float:
+        """Share of all pairs of tokens that are in one chunk: the last one may be shorter."""
+        if self.attention_chunk_size is None or not self.has_chunks:
+            return 1.0
+        whole, rest = divmod(self.seq_length, self.attention_chunk_size)
+        return (whole * self.attention_chunk_size**2 + rest**2) / self.seq_length**2
+
+    @property
+    def window_size(self: "GroupedQueryFields") -> tuple[int, int] | None:
+        """Tokens before a token, and after it, that it attends to in layers with a window, as Megatron-LM counts."""
+        if self.sliding_window is None:
+            return None
+        beside = self.sliding_window - 1
+        return (beside, 0) if self.family.is_decoder_only else (beside, beside)
 
     @property
     def has_sinks(self) -> bool:

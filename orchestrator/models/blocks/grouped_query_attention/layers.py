@@ -33,6 +33,8 @@ class GroupedQueryConfig(TransformerConfig):
     no_rotation_freq: int | None = None
     """Layers whose number is a multiple of this do not rotate queries and keys. megatron-core's `no_rope_freq` asks for
     as many layers as make up whole rounds."""
+    attention_chunk: int | None = None
+    """Tokens of a chunk, beyond which layers that rotate queries and keys do not look."""
     normalizes_rotated: bool = False
     """Heads of rotated queries and keys are normalised, without weights."""
     query_temperature: tuple[float, int] | None = None
@@ -52,8 +54,14 @@ class GroupedQueryConfig(TransformerConfig):
             return None
         return int(self.has_local_rotation and self.window_of(layer_number) is not None)
 
+    def chunk_of(self, layer_number: int) -> int | None:
+        """Tokens of a chunk, beyond which a layer does not look; None for none. Layers count from 1."""
+        return None if self.rotation_of(layer_number) is None else self.attention_chunk
+
     def window_of(self, layer_number: int) -> int | None:
-        """Tokens that a token attends to in a layer, itself included; None for all. Layers count from 1."""
+        """Tokens that a token attends to in a layer, itself and those before it, and of an encoder as many after it;
+        None for all. Layers count from 1.
+        """
         windowed = is_layer_window_attention(self.window_size, self.window_attn_skip_freq, layer_number)
         return self.window_size[0] + 1 if windowed else None
 
@@ -75,10 +83,11 @@ def settings(model: GroupedQueryFields, setup: LayerSetup) -> dict[str, Any]:
         "softmax_type": model.softmax_type,
         "alibi": model.position_embedding_type == "alibi",
         "attention_logit_softcapping": model.attention_logit_softcapping,
-        "window_size": None if model.sliding_window is None else (model.sliding_window - 1, 0),
+        "window_size": model.window_size,
         "window_attn_skip_freq": model.window_attn_skip_freq,
         "has_local_rotation": model.rotary_base_local is not None,
         "no_rotation_freq": model.no_rope_freq,
+        "attention_chunk": model.attention_chunk_size,
         "normalizes_rotated": model.qk_l2_norm,
         "query_temperature": None if temperature is None else (temperature, model.attention_temperature_interval),
     }

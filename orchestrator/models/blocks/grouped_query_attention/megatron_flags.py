@@ -1,8 +1,35 @@
 """Grouped-query attention: flags that no field has."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
 from orchestrator.models.blocks.flags import BlockFlags, FlagPattern, FlagsWithoutField
 
+if TYPE_CHECKING:
+    from orchestrator.models.blocks.model_fields import GroupedQueryFields
+
 _VARIANT = "this variant of the model is not in this version"
+_OF_ROPE = ("rotary_percent", "rotary_base", "rope_scaling")
+_OF_DISTANCE = ("relative_attention_num_buckets", "relative_attention_max_distance")
+
+
+def _network(model: GroupedQueryFields) -> dict[str, Any]:
+    found: dict[str, Any] = {
+        "num_query_groups": model.query_groups,
+        "kv_channels": model.head_dim,
+        "add_qkv_bias": model.has_qkv_bias,
+        "window_attn_skip_freq": None
+        if model.sliding_window is None
+        else [int(each) for each in model.windowed_layers],
+    }
+    if model.position_embedding_type != "rope":
+        found |= dict.fromkeys(_OF_ROPE)
+    if model.position_embedding_type != "relative":
+        found |= dict.fromkeys(_OF_DISTANCE)
+    return found
+
+
 FLAGS = BlockFlags(
     without_field=(
         FlagsWithoutField("rotary-interleaved", _VARIANT, "training", "model.position_embedding_type"),
@@ -23,4 +50,6 @@ FLAGS = BlockFlags(
         "apply_query_key_layer_scaling": "scores scaled by the layer's number",
         "qk_l2_norm": "queries and keys of length 1",
     },
+    of_training=("attention_dropout",),
+    network=_network,
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from orchestrator.models.blocks.base import FP32, CoreKernels, RankShape, norm_statistics
-from orchestrator.models.blocks.grouped_query_attention.matrices import rotated_layers
+from orchestrator.models.blocks.grouped_query_attention.parameters import rotated_layers
 
 if TYPE_CHECKING:
     from orchestrator.models.blocks.model_fields import Fields
@@ -51,6 +51,8 @@ def _plain(model: Fields, shape: RankShape, kernels: CoreKernels, rotated: bool)
     # Queries of several heads per group do not lie evenly in the projection's output, so they are copied out of it.
     copied = sizes.groups > 1 and sizes.heads > sizes.groups
     kept = sizes.query + (0 if kernels.is_recomputed else shape.tokens * sizes.heads * FP32)  # output, log-sum-exp
+    if rotated and model.has_chunks and not kernels.is_recomputed:
+        kept += sizes.query  # the output of each chunk, and of all for the next linear
     if normed:
         rows = 2 if model.qk_layernorm_scope == "projection" else sizes.heads + sizes.groups
         kept += shape.tokens * rows * (norm_statistics(model) if model.qk_layernorm else FP32)
@@ -96,7 +98,7 @@ def _of_variants(model: Fields, shape: RankShape, kernels: CoreKernels) -> int:
         rows = shape.tokens * sizes.heads
         kept += rows * model.seq_length * _of_a_score(model, shape) - rows * FP32  # and no log-sum-exp
         kept += rows * FP32 if model.has_sinks else 0  # the softmax of the sink
-    if (keeps or kernels.packs) and not kernels.is_recomputed and sizes.groups < sizes.heads:
+    if (keeps or kernels.masked) and not kernels.is_recomputed and sizes.groups < sizes.heads:
         kept += 2 * sizes.query - 2 * sizes.key  # keys and values for each query head
     if model.apply_layernorm_1p and kernels.layers == "torch" and model.qk_layernorm:
         copies = 0 if shape.width == FP32 else FP32 // shape.width  # in fp32, of their input
@@ -122,7 +124,7 @@ def rotary_width(model: Fields) -> int:
 
 
 def _keeps_scores(model: Fields, shape: RankShape, kernels: CoreKernels) -> bool:
-    return model.keeps_scores(kernels.layers, in_parts=shape.cp > 1 or kernels.packs)
+    return model.keeps_scores(kernels.layers, in_parts=shape.cp > 1 or kernels.masked)
 
 
 def _of_a_score(model: Fields, shape: RankShape) -> int:

@@ -257,15 +257,28 @@ def normalised_rotation(job: Job[GroupedQueryFields]) -> Iterator[Problem]:
         yield Problem("queries and keys are normalised already", (L2_NORM, QK_NORM), "leave one of them out")
 
 
-def one_chunk(job: Job[GroupedQueryFields]) -> Iterator[Problem]:
-    """No sequence is longer than a chunk, within which attention is the usual one."""
+def attention_chunks(job: Job[GroupedQueryFields]) -> Iterator[Problem]:
+    """Several chunks of a sequence are attended to one by one, each as a whole sequence."""
     model = job.model
     if model.attention_chunk_size is None:
         return
-    yield from by_family(job, "positions_by_layer", CHUNK)
-    if model.seq_length > model.attention_chunk_size:
-        message = f"sequences of several chunks are not supported: {model.seq_length} > {model.attention_chunk_size}"
-        yield Problem(message, ("model.seq_length", CHUNK), f"at most {model.attention_chunk_size}")
+    yield from by_family(job, "attention_chunks", CHUNK)
+    if not model.has_chunks:
+        return
+    if model.position_embedding_type != "rope":
+        message = f"is for rotary positions, but position_embedding_type is {model.position_embedding_type}"
+        yield Problem(message, (CHUNK, POSITIONS), "leave it out")
+    others = {
+        WINDOW: (model.sliding_window is not None, "a window within a chunk"),
+        "model.attention_logit_softcapping": (model.attention_logit_softcapping is not None, "capped scores"),
+        SOFTMAX: (model.has_sinks, "attention sinks"),
+        CP: (job.parallelism.context_parallel_size > 1, "ranks that share a sequence"),
+        "data.chat": (job.data.packs, "packed conversations"),
+    }
+    for path, (is_asked, what) in others.items():
+        if is_asked:
+            message = f"{what} and sequences of several chunks ({model.seq_length} > {model.attention_chunk_size})"
+            yield Problem(f"{message} were not tried together", (path, CHUNK, "model.seq_length"), "leave one out")
 
 
 def _name(path: str) -> str:
@@ -317,6 +330,6 @@ RULES: RulesByTopic = {
     "positions": (rotary, positions_by_layer, multimodal_positions, temperature),
     "variants": (
         *(rope_scaling, yarn, window_of_some_layers, norm_over_all_heads, norm_per_head),
-        *(attention_sinks, normalised_rotation, one_chunk),
+        *(attention_sinks, normalised_rotation, attention_chunks),
     ),
 }

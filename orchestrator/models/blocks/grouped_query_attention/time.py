@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from orchestrator.models.blocks.base import NOTHING, CoreWork, ForwardBackward
-from orchestrator.models.blocks.grouped_query_attention.matrices import rotated_layers
+from orchestrator.models.blocks.grouped_query_attention.parameters import rotated_layers
 
 if TYPE_CHECKING:
     from orchestrator.models.blocks.model_fields import Fields
@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 _GATE = ForwardBackward(5, 6)
 """Accesses of gates: copied out of the projection, their sigmoid multiplied with what the heads give."""
 _GATE_LAUNCHES = ForwardBackward(4, 5)
+_CHUNK_LAUNCHES, _JOINED_LAUNCHES = ForwardBackward(1, 3), ForwardBackward(1, 3)
+"""Kernels of a further chunk of attention, and of putting outputs, and gradients, of chunks together; counted, not
+measured."""
 
 
 def moved(model: Fields, work: CoreWork) -> ForwardBackward:
@@ -21,6 +24,9 @@ def moved(model: Fields, work: CoreWork) -> ForwardBackward:
     query = work.tokens * (model.num_attention_heads * model.head_dim) / work.tp
     key = work.tokens * (model.query_groups * model.head_dim) / work.tp
     inputs = _inputs(model, work, query, key)
+    if model.has_chunks:  # what each gives is put together, and the gradients of what it takes
+        rotated = rotated_layers(model)
+        inputs = inputs.plus(ForwardBackward(2 * query, 2 * (query + 2 * key)), rotated)
     if model.attention_output_gate:
         inputs = inputs.plus(_GATE, query)
     normed = 1.0 if model.qk_layernorm else rotated_layers(model) if model.qk_l2_norm else 0.0
@@ -66,4 +72,9 @@ def gathered(model: Fields, tp: int) -> int:
 
 def more_launches(model: Fields) -> ForwardBackward:
     """Kernels that the host starts more than `planning.time.kernels` says of a layer: that is one with this block."""
-    return _GATE_LAUNCHES if model.attention_output_gate else NOTHING
+    launches = _GATE_LAUNCHES if model.attention_output_gate else NOTHING
+    if model.attention_chunk_size is None or not model.has_chunks:
+        return launches
+    further = -(-model.seq_length // model.attention_chunk_size) - 1
+    each = NOTHING.plus(_CHUNK_LAUNCHES, further).plus(_JOINED_LAUNCHES)
+    return launches.plus(each, rotated_layers(model))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from orchestrator.models.blocks.grouped_query_attention.matrices import matrices, normed_widths
+from orchestrator.models.blocks.grouped_query_attention.parameters import matrices, normed_widths
 from orchestrator.models.blocks.weights import PublishedAttention, Shapes, linears, norm
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from megatron.core.transformer.spec_utils import ModuleSpec, build_module
 from torch.nn import functional
 
 from orchestrator.models.blocks.base import LayerSetup, LayerTools
-from orchestrator.models.blocks.latent_attention.matrices import key_width
+from orchestrator.models.blocks.latent_attention.parameters import key_width
 
 if TYPE_CHECKING:
     from orchestrator.models.blocks.latent_attention.model_fields import LatentFields

@@ -9,10 +9,10 @@ from orchestrator.errors import UserError
 from orchestrator.models.blocks.flags import (
     INFERENCE,
     BlockFlags,
+    FlagGroup,
     FlagPattern,
     FlagWriter,
     GivenFlags,
-    TranslatedFlags,
 )
 
 LATENT, KV_RANK, SCALING = "multi-latent-attention", "model.kv_lora_rank", "model.rope_scaling"
@@ -131,11 +131,11 @@ def require_exportable(job: Any) -> None:
 
 FLAGS = BlockFlags(
     translated=(
-        TranslatedFlags(
+        FlagGroup(
             {LATENT: 0, **dict.fromkeys((*_WIDTHS, _ROPE_TYPE, _FACTOR, _MSCALE, _MSCALE_ALL), 1)},
             read,
             write,
-            (*_WIDTHS.values(),),
+            (*_WIDTHS.values(), SCALING),
         ),
     ),
     patterns=(FlagPattern("cache-mla-latents", INFERENCE, "none"),),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from orchestrator.models.blocks.base import FP32, CoreKernels, RankShape, norm_statistics
-from orchestrator.models.blocks.latent_attention.matrices import key_width, kv_rank
+from orchestrator.models.blocks.latent_attention.parameters import key_width, kv_rank
 
 if TYPE_CHECKING:
     from orchestrator.models.blocks.latent_attention.model_fields import LatentFields

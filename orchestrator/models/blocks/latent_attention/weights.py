@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from orchestrator.models.blocks.latent_attention.matrices import kv_rank, matrices
+from orchestrator.models.blocks.latent_attention.parameters import kv_rank, matrices
 from orchestrator.models.blocks.weights import PublishedAttention, Shapes, linears, norm
 
 if TYPE_CHECKING:

@@ -26,7 +26,7 @@ class MlpSpec(Section):
     ] = None
     """Width inside the MLP; 4h by default, or 8h/3 rounded up to a multiple of 64 with a gate."""
     activation: Annotated[
-        Literal["gelu", "gelu_tanh", "relu", "squared_relu", "swiglu", "geglu", "quick_geglu"],
+        Literal["gelu", "gelu_tanh", "relu", "squared_relu", "swiglu", "geglu", "geglu_exact", "quick_geglu"],
         resume.activation,
         AlsoCalled(
             "activation_function hidden_act",
@@ -38,8 +38,9 @@ class MlpSpec(Section):
         ),
         ListedAfter("apply_layernorm_1p"),
     ] = "gelu"
-    """The MLP's activation. `gelu_tanh` is GPT-2's approximation; `swiglu`, `geglu` (with that approximation) and
-    `quick_geglu` (with x · sigmoid(1.702 · x), as in gpt-oss) have a gate of the same width."""
+    """The MLP's activation. `gelu_tanh` is GPT-2's approximation; `swiglu`, `geglu` (with that approximation),
+    `geglu_exact` (with the exact function, as in ModernBERT) and `quick_geglu` (with x · sigmoid(1.702 · x), as in
+    gpt-oss) have a gate of the same width."""
     activation_func_clamp_value: Annotated[
         PositiveNumber | None, resume.LOGIC, HashedIfChanged(), AlsoCalled("swiglu_limit"), MegatronFlag()
     ] = None
@@ -59,4 +60,4 @@ class MlpSpec(Section):
     @property
     def is_gated(self) -> bool:
         """Whether the MLP's first matrix has a second half that gates the first."""
-        return self.activation in ("swiglu", "geglu", "quick_geglu")
+        return self.activation in ("swiglu", "geglu", "geglu_exact", "quick_geglu")

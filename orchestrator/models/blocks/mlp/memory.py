@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from orchestrator.models.blocks.base import CoreKernels, RankShape
+from orchestrator.models.blocks.base import FP32, CoreKernels, RankShape
 
 if TYPE_CHECKING:
     from orchestrator.models.blocks.model_fields import Fields
@@ -24,6 +24,8 @@ def saved(model: Fields, shape: RankShape, kernels: CoreKernels) -> int:
     """The activation's input, and its output for the second linear. ReLU needs its output alone."""
     if model.activation == "quick_geglu":
         return quick_gate(model) * inputs(model, shape)
+    if model.activation == "geglu_exact":
+        return exact_gate(shape) * inputs(model, shape)
     return (halves(model) + (model.activation != "relu")) * inputs(model, shape)
 
 
@@ -32,6 +34,13 @@ def quick_gate(model: Fields) -> int:
     and, clamped, what both were before.
     """
     return 4 if model.activation_func_clamp_value is None else 6
+
+
+def exact_gate(shape: RankShape) -> int:
+    """How often an exact gate keeps it: what goes into its GeLU, both factors and their product. Torch's function, for
+    fp32, keeps the other half of the first matrix's output too, of which it takes a view.
+    """
+    return 5 if shape.width == FP32 else 4
 
 
 def backward(model: Fields, shape: RankShape, kernels: CoreKernels) -> int:

@@ -8,11 +8,11 @@ from typing import Any
 from orchestrator.errors import UserError
 from orchestrator.models.blocks.flags import (
     BlockFlags,
+    FlagGroup,
     FlagPattern,
     FlagsWithoutField,
     FlagWriter,
     GivenFlags,
-    TranslatedFlags,
     all_but,
 )
 
@@ -54,7 +54,7 @@ def require_exportable(job: Any) -> None:
         )
 
 
-_TOGETHER = TranslatedFlags({_COUNT: 1, _WEIGHT: 1}, read, write, (LAYERS, WEIGHT))
+_TOGETHER = FlagGroup({_COUNT: 1, _WEIGHT: 1}, read, write, (LAYERS, WEIGHT))
 _OPTION = "this option of multi-token prediction is not in this version"
 FLAGS = BlockFlags(
     translated=(_TOGETHER,),

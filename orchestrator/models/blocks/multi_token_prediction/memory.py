@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from orchestrator.models.blocks.base import CoreKernels, RankShape, norm_statistics
-from orchestrator.models.blocks.multi_token_prediction.matrices import NORMS
+from orchestrator.models.blocks.multi_token_prediction.parameters import NORMS
 
 if TYPE_CHECKING:
     from orchestrator.models.blocks.model_fields import Fields

@@ -51,6 +51,7 @@ def untried_with_predictions(job: Job[PredictionFields]) -> Iterator[Problem]:
         "model.no_rope_freq": model.no_rope_freq is not None,
         "model.rotary_base_local": model.rotary_base_local is not None,
         "model.window_attn_skip_freq": model.window_attn_skip_freq is not None,
+        "model.attention_chunk_size": model.has_chunks,
         "model.norm_bias": not model.norm_bias,
         "model.parallel_residual": model.parallel_residual is not None,
     }

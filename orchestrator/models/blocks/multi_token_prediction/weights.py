@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from orchestrator.models.blocks.multi_token_prediction.matrices import matrices
+from orchestrator.models.blocks.multi_token_prediction.parameters import matrices
 from orchestrator.models.blocks.weights import Shapes, linears, norm
 
 if TYPE_CHECKING:

@@ -33,7 +33,14 @@ class ResidualStreamSpec(Section):
     """Where the norms are. `pre_ln`: before attention and MLP, and after the last layer. `sandwich_ln`: also on what
     each of them gives, before it is added to the residual stream (Gemma 2 and 3). `reordered_ln`: there instead of
     before them (OLMo 2). `post_ln`: on the sum, and after the embedding (the original BERT)."""
-
+    embedding_norm: Annotated[
+        bool,
+        resume.SHAPE,
+        HashedIfChanged(),
+        NoMegatronFlag("it normalises what its first attention reads, and no embeddings"),
+        ListedAfter("transformer_block_type"),
+    ] = False
+    """BERT with `pre_ln`: a norm of the embeddings, which the first attention then reads as they are (ModernBERT)."""
     parallel_residual: Annotated[
         Literal["two_norms", "one_norm"] | None,
         resume.SHAPE,
@@ -63,6 +70,11 @@ class ResidualStreamSpec(Section):
     def has_multipliers(self) -> bool:
         """Whether embeddings, branches or logits are multiplied by a factor."""
         return any(factor != 1.0 for factor in (self.embedding_multiplier, self.residual_multiplier, self.logit_scale))
+
+    @property
+    def normalizes_embeddings(self) -> bool:
+        """Whether there is a norm of the embeddings."""
+        return self.embedding_norm or self.transformer_block_type == "post_ln"
 
     @property
     def normalizes_inputs(self) -> bool:

@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 
 MULTIPLIERS = ("embedding_multiplier", "residual_multiplier", "logit_scale")
 NORMS, PARALLEL = "model.transformer_block_type", "model.parallel_residual"
-NORM_BIAS = "model.norm_bias"
+NORM_BIAS, EMBEDDING = "model.norm_bias", "model.embedding_norm"
 
 
 def norm_bias(job: Job[Fields]) -> Iterator[Problem]:
-    """A LayerNorm does without its bias, in decoders."""
+    """A LayerNorm does without its bias."""
     model = job.model
     if model.norm_bias:
         return
@@ -27,6 +27,17 @@ def norm_bias(job: Job[Fields]) -> Iterator[Problem]:
     if model.normalization != "LayerNorm":
         message = f"is for LayerNorm: {model.normalization} has no bias"
         yield Problem(message, (NORM_BIAS, "model.normalization"), "leave it out")
+
+
+def embedding_norm(job: Job[Fields]) -> Iterator[Problem]:
+    """A norm of the embeddings is in the place of that before the first attention of an encoder."""
+    model = job.model
+    if not model.embedding_norm:
+        return
+    yield from by_family(job, "embedding_norm", EMBEDDING)
+    if model.transformer_block_type != "pre_ln":
+        message = f"is for norms before attention, but transformer_block_type is {model.transformer_block_type}"
+        yield Problem(message, (EMBEDDING, NORMS), "leave it out")
 
 
 def output_norms(job: Job[Fields]) -> Iterator[Problem]:
@@ -71,4 +82,4 @@ def parallel_residual(job: Job[ExpertFields]) -> Iterator[Problem]:
 
 
 TENSOR_PARALLEL: tuple[Rule, ...] = ()
-RULES: RulesByTopic = {"variants": (norm_bias, output_norms, parallel_residual, multipliers)}
+RULES: RulesByTopic = {"variants": (norm_bias, embedding_norm, output_norms, parallel_residual, multipliers)}

@@ -8,7 +8,7 @@ from orchestrator.fields import resume
 from orchestrator.fields.base import Section
 from orchestrator.fields.metadata import ListedAfter, MegatronFlag
 from orchestrator.fields.values import Positive
-from orchestrator.models.blocks.state_space.matrices import state_space_heads
+from orchestrator.models.blocks.state_space.parameters import state_space_heads
 from orchestrator.models.registry import MAMBA
 
 _MAMBA = ("model.architecture", MAMBA.name)

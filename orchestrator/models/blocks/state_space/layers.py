@@ -11,7 +11,7 @@ import torch
 from torch.nn import functional
 
 from orchestrator.models.blocks.base import LayerSetup
-from orchestrator.models.blocks.state_space.matrices import CONVOLUTION
+from orchestrator.models.blocks.state_space.parameters import CONVOLUTION
 
 if TYPE_CHECKING:
     from orchestrator.models.blocks.model_fields import StateSpaceFields

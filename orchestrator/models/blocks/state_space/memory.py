@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from orchestrator.models.blocks.base import FP32, CoreKernels, RankShape
-from orchestrator.models.blocks.state_space.matrices import convolved_width, projected_width, state_space_width
+from orchestrator.models.blocks.state_space.parameters import convolved_width, projected_width, state_space_width
 
 if TYPE_CHECKING:
     from orchestrator.models.blocks.model_fields import StateSpaceFields

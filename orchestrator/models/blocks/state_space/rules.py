@@ -9,7 +9,7 @@ from orchestrator.errors import Problem
 from orchestrator.fields.paths import TP
 from orchestrator.fields.refusals import Refusal, divisors_of, multiples_of, quotient
 from orchestrator.models.blocks.registry import STATE_SPACE
-from orchestrator.models.blocks.state_space.matrices import state_space_heads, state_space_width
+from orchestrator.models.blocks.state_space.parameters import state_space_heads, state_space_width
 from orchestrator.models.layers import layers
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from orchestrator.models.blocks.state_space.matrices import (
+from orchestrator.models.blocks.state_space.parameters import (
     CONVOLUTION,
     convolved_width,
     matrices,

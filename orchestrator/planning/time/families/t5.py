@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from orchestrator.models.blocks.grouped_query_attention.matrices import cross_matrices
+from orchestrator.models.blocks.grouped_query_attention.parameters import cross_matrices
 from orchestrator.planning.encoder_decoder import half_job
 from orchestrator.planning.time.kernels.attention import attention_seconds
 from orchestrator.planning.time.kernels.elementwise import layer_seconds

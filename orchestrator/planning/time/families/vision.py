@@ -40,7 +40,7 @@ def trained_layers(setting: Setting) -> int:
 
 
 def images_of(setting: Setting) -> Images | None:
-    """The encoder and the two matrices behind it; None where there are no images. A frozen encoder has no backward
+    """The encoder and what projects its output; None where there are no images. A frozen encoder has no backward
     pass.
     """
     if not setting.model.has_vision:
@@ -84,7 +84,7 @@ def _before(own: Setting, vision: VisionSpec) -> Pass:
     """Patches as vectors, whole on each tensor-parallel rank, to which positions are added, and a norm. Images have no
     gradient.
     """
-    patches, width, device = own.sequences * vision.patches_per_image, vision.hidden_size, own.device
+    patches, width, device = own.sequences * vision.patches, vision.hidden_size, own.device
     inputs = CHANNELS * vision.patch_size**2
     normed, numbers = branch_seconds(own), own.streaming(device.fitted.vision.numbers * patches * inputs * own.size)
     return Pass(
@@ -98,6 +98,8 @@ def _projector(own: Setting, vision: VisionSpec, model: ModelSpec) -> Pass:
     megatron-core's layers do not ask whether it is needed.
     """
     inputs, inner, hidden = projector_widths(model)
+    if vision.kind.pools:
+        return _pooled(own, vision, hidden)
     tokens, width = own.sequences * vision.tokens_per_image, inner / own.tp
     setting = replace(own, tokens=tokens, own_tokens=tokens)
     up, down = Linear(inputs, width, True), Linear(width, hidden, False)
@@ -112,6 +114,21 @@ def _projector(own: Setting, vision: VisionSpec, model: ModelSpec) -> Pass:
             second.backward,
             {"memory_bound": own.streaming(backward * tokens * own.size)},
         ),
+    )
+
+
+def _pooled(own: Setting, vision: VisionSpec, hidden: int) -> Pass:
+    """A norm and a matrix, whole on each rank, of means of patches. These are read once, and each gets the gradient of
+    its mean."""
+    tokens, width, device = own.sequences * vision.tokens_per_image, vision.hidden_size, own.device
+    normed = branch_seconds(replace(own, tokens=tokens, own_tokens=tokens))
+    means = own.streaming((own.sequences * vision.patches + tokens) * width * own.size)
+    product = gemm_seconds(tokens, hidden, width, device, own.dtype)
+    gradients = gemm_seconds(tokens, width, hidden, device, own.dtype)
+    gradients += gemm_seconds(hidden, width, tokens, device, own.dtype)
+    return Pass(
+        {"gemm": product, "memory_bound": normed.forward + means},
+        {"gemm": gradients, "memory_bound": normed.backward + means},
     )
 
 

@@ -5,6 +5,8 @@ masked, lowered by distance or capped.
 from __future__ import annotations
 
 from orchestrator.models.blocks.base import ForwardBackward
+from orchestrator.models.blocks.grouped_query_attention.parameters import rotated_layers
+from orchestrator.planning.flops.layers import seen_on_both_sides
 from orchestrator.planning.hardware.devices import Device
 from orchestrator.planning.time.kernels.accesses import Kernels
 from orchestrator.planning.time.kernels.gemm import peak
@@ -61,11 +63,11 @@ def attention_seconds(
 
 def attends_to_a_mask(setting: Setting) -> bool:
     """Whether attention is torch's in all layers of both backends, with a mask or a bias of every score."""
-    return _keeps_scores(setting) or setting.model.position_embedding_type == "alibi" or setting.job.data.packs
+    return _keeps_scores(setting) or setting.model.position_embedding_type == "alibi" or setting.job.masks_attention
 
 
 def _keeps_scores(setting: Setting) -> bool:
-    in_parts = setting.cp > 1 or setting.job.data.packs
+    in_parts = setting.cp > 1 or setting.job.masks_attention
     return setting.model.keeps_scores(setting.kernels.layers, in_parts=in_parts)
 
 
@@ -78,17 +80,26 @@ def goes_round(setting: Setting) -> bool:
 
 
 def attention_of_variant(setting: Setting, causal: ForwardBackward) -> ForwardBackward:
-    """The mean over the layers. `causal`: the seconds of plain causal attention in one layer."""
+    """The mean over the layers. `causal`: the seconds of plain causal attention in one layer, or of an encoder's to all
+    tokens.
+    """
     model = setting.model
     length, window = model.seq_length, model.sliding_window
     if attends_to_a_mask(setting):
         return _masked(setting, causal, capped=_keeps_scores(setting))
     whole = _in_pieces(setting, causal)
+    if model.has_chunks:
+        rotated = rotated_layers(model)
+        share = 1 - rotated + rotated * model.share_in_chunks
+        return ForwardBackward(share * whole.forward, share * whole.backward)
     if window is None or window >= length:
         return whole
     full = model.windowed_layers.count(False) / model.num_layers
     if setting.kernels.fused_attention and setting.cp == 1:
-        seen = window * (2 * length - window) / length**2  # of the pairs below the diagonal
+        if model.family.is_decoder_only:
+            seen = window * (2 * length - window) / length**2  # of the pairs below the diagonal
+        else:
+            seen = seen_on_both_sides(window, length)
         local = ForwardBackward(seen * causal.forward, seen * causal.backward)
     else:
         local = _masked(setting, causal, capped=False)
@@ -110,7 +121,8 @@ def _masked(setting: Setting, causal: ForwardBackward, capped: bool) -> ForwardB
     with a sink pass as many kernels as capped ones (`capped`).
     """
     efficiency = setting.device.efficiency
-    forward, backward = 2 * causal.forward, 2 * causal.backward
+    computed = 2 if setting.model.family.is_decoder_only else 1
+    forward, backward = computed * causal.forward, computed * causal.backward
     if setting.kernels.fused_attention:
         forward *= efficiency.fused_attention_forward / efficiency.attention_forward
         backward *= efficiency.fused_attention_backward / efficiency.attention_backward

@@ -19,7 +19,7 @@ def layer_seconds(setting: Setting, layer: Layer, branches: int | None = None) -
     hidden = setting.own_tokens * model.hidden_size
     moved, biased, behind = NOTHING.plus(_branch(setting), (branches or len(layer)) * hidden), 0.0, 0.0
     for block in layer:
-        matrices = block.matrices.matrices(model)
+        matrices = block.parameters.matrices(model)
         columns = (each for each in matrices if each.parallel == "column" and each.has_bias)
         biased += sum(setting.rows(each) * setting.part(each)[1] for each in columns)
         moved = moved.plus(block.moved(model, _core_work(setting, _norm(setting))))

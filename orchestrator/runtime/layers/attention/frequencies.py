@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import copy
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from orchestrator.models.blocks.grouped_query_attention.rope_scaling import RopeScaling
+from orchestrator.spec.model import ModelSpec
 
 
 def scaled_frequencies(inv_freq: torch.Tensor, base: int, scaling: RopeScaling) -> torch.Tensor:
@@ -39,12 +41,34 @@ def scaled_frequencies(inv_freq: torch.Tensor, base: int, scaling: RopeScaling) 
     return kept * inv_freq + (1 - kept) * slow
 
 
+def set_frequencies(rotary: Any, model: ModelSpec) -> None:
+    """Let megatron-core's rotary embedding, which has those of `rotary_base`, give a model's angles: [s, 1, 1, r], or
+    where layers with a window have others, these behind them, [2, s, 1, 1, r].
+    """
+    if model.rotary_base_local is not None:
+        local = local_rotation(rotary, model.rotary_base_local)
+        rotary.register_forward_hook(_beside(local), with_kwargs=True)
+    if model.rope_scaling is not None:
+        rotary.inv_freq = scaled_frequencies(rotary.inv_freq, model.rotary_base, model.rope_scaling)
+
+
+def _beside(local: Any) -> Callable[..., torch.Tensor]:
+    """A forward hook that has the angles of another rotary embedding follow."""
+    return lambda module, arguments, options, angles: torch.stack((angles, local.forward(*arguments, **options)))
+
+
 def local_rotation(rotary: Any, base: int) -> Any:
     """megatron-core's rotary embedding with the frequencies of another base, not scaled."""
-    local, half = copy.copy(rotary), len(rotary.inv_freq)
-    exponents = torch.arange(half, dtype=torch.float32, device=rotary.inv_freq.device) / half
-    local.inv_freq = 1.0 / (base**exponents)
+    local = copy.copy(rotary)
+    local.inv_freq = frequencies(rotary, base)
     return local
+
+
+def frequencies(rotary: Any, base: int) -> torch.Tensor:
+    """Of another base, [r / 2] as megatron-core's rotary embedding has them."""
+    half = len(rotary.inv_freq)
+    exponents = torch.arange(half, dtype=torch.float32, device=rotary.inv_freq.device) / half
+    return 1.0 / (base**exponents)
 
 
 def _channel(turns: float, length: int, base: int, rotated: int) -> float:

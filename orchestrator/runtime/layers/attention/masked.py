@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -16,6 +17,31 @@ Bias = Callable[[int, int], torch.Tensor]
 """From the lengths of queries and keys to what is added to their scores: [1, heads of this rank, sq, sk]."""
 
 
+class WindowMasks:
+    """Which keys of padded samples a window of tokens on both sides leaves: all layers of a chunk share the mask of a
+    micro-batch.
+    """
+
+    def __init__(self) -> None:
+        self._made: tuple[torch.Tensor, torch.Tensor] | None = None
+
+    def mask(self, hidden: torch.Tensor, window: int, dtype: torch.dtype) -> torch.Tensor:
+        """What is added to the scores, [b, 1, s, s], from hidden [b, 1, 1, s], True where there is no key. `window`:
+        tokens that a token attends to on one side, itself included; all layers that have one have the same. Padding
+        sees itself: its scores would be NaN without a key.
+
+        In the type of the scores, as a mask of bool would be turned into this anew in every layer. `hidden` is known by
+        being the same tensor, as in `Lengths`.
+        """
+        if self._made is None or self._made[0] is not hidden:
+            positions = torch.arange(hidden.size(-1), dtype=torch.int32, device=hidden.device)
+            distance = (positions[:, None] - positions).abs_()
+            unseen = (hidden | (distance >= window)) & (distance > 0)
+            mask = torch.zeros(unseen.shape, dtype=dtype, device=hidden.device).masked_fill_(unseen, -math.inf)
+            self._made = hidden, mask
+        return self._made[1]
+
+
 class MaskedAttention(CoreAttention):
     """Scaled dot product attention with hidden keys and a bias, through torch."""
 
@@ -25,9 +51,13 @@ class MaskedAttention(CoreAttention):
         layer_number: int,
         attn_mask_type: AttnMaskType,
         *arguments: Any,
+        masks: WindowMasks | None = None,
         **options: Any,
     ) -> None:
+        """`masks`: of all layers of a chunk, some of which have a window."""
         super().__init__(config, layer_number, attn_mask_type, *arguments, **options)
+        self.masks = masks
+        self.window: int | None = None if masks is None else config.window_of(layer_number)
         self.causal = attn_mask_type == AttnMaskType.causal
         self.bias: Bias | None = None
         """Asked in each pass, inside what is recomputed: a bias from outside would be differentiated twice there."""
@@ -56,6 +86,8 @@ class MaskedAttention(CoreAttention):
     def _mask(self, hidden: torch.Tensor | None, sq: int, sk: int, dtype: torch.dtype) -> torch.Tensor | None:
         """What torch adds to the scores, or which keys it keeps. Causal attention needs no padding mask: padding comes
         last, where no query that counts sees it."""
+        if self.masks is not None and self.window is not None and hidden is not None:
+            return self.masks.mask(hidden, self.window, dtype)
         if self.bias is None:
             return None if self.causal or hidden is None else ~hidden
         bias = self.bias(sq, sk).to(dtype)

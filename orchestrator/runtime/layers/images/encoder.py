@@ -22,13 +22,14 @@ from megatron.core.transformer.transformer_block import TransformerBlock, Transf
 from torch.nn import functional
 
 from orchestrator.models.blocks.mlp.layers import quick_gelu
+from orchestrator.models.image_encoders import ImageEncoderKind
 from orchestrator.runtime.layers.attention.masked import MaskedAttention
 from orchestrator.runtime.layers.config import LayerConfig, defaults_beyond_megatron
 from orchestrator.runtime.layers.gelu import gelu
 from orchestrator.runtime.layers.layer_backend import block_spec_function
 from orchestrator.runtime.layers.normalization.norms import Norm
 from orchestrator.spec.sections.runtime import Layers
-from orchestrator.spec.vision import COLOUR_DEVIATION, COLOUR_MEAN, VisionSpec
+from orchestrator.spec.vision import VisionSpec
 
 
 class ImageEncoder(MegatronModule):
@@ -39,14 +40,14 @@ class ImageEncoder(MegatronModule):
         own = config_of_encoder(vision, config)
         super().__init__(config=own)
         width, side = vision.hidden_size, vision.patch_size
-        self.patch_size, self.is_frozen = side, vision.freeze
+        self.vision = vision
         self.patches = torch.nn.Parameter(torch.empty(width, 3, side, side))
         self.class_token = torch.nn.Parameter(torch.empty(width))
         self.positions = torch.nn.Parameter(torch.empty(vision.positions, width))
         self.input_norm = Norm(own, width, vision.norm_epsilon)
         self.block = TransformerBlock(
             config=own,
-            spec=block_spec(own, layers, MaskedAttention if layers == "torch" else None),
+            spec=block_spec_of_encoder(own, layers),
             pre_process=True,
             post_process=False,  # no norm behind the last layer
             pg_collection=ProcessGroupCollection.use_mpu_process_groups(),
@@ -59,7 +60,7 @@ class ImageEncoder(MegatronModule):
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         """images: [b, n, 3, size, size], uint8. Returns [n · patches of an image, b, h], of the decoder's h."""
-        with torch.set_grad_enabled(torch.is_grad_enabled() and not self.is_frozen):
+        with torch.set_grad_enabled(torch.is_grad_enabled() and not self.vision.freeze):
             seen = self._encode(images.flatten(0, 1))[1:]  # without the token of the whole image
         projected, bias = self.projector(seen)
         by_image = (projected + bias).view(seen.size(0), *images.shape[:2], -1)  # [patches, b, n, h]
@@ -68,29 +69,31 @@ class ImageEncoder(MegatronModule):
 
     def _encode(self, images: torch.Tensor) -> torch.Tensor:
         """images: [n, 3, size, size]; what the last layer gives, [1 + patches, n, width]."""
-        embedded = functional.linear(_cut(self._scaled(images), self.patch_size), self.patches.flatten(1))
+        embedded = functional.linear(
+            cut(scaled(images, self.vision, self.patches.dtype), self.vision.patch_size), self.patches.flatten(1)
+        )
         whole = self.class_token.expand(1, embedded.size(1), -1)
         embedded = torch.cat([whole, embedded]) + self.positions.unsqueeze(1)
         encoded: torch.Tensor = self.block(hidden_states=self.input_norm(embedded), attention_mask=None)
         return encoded
 
-    def _scaled(self, images: torch.Tensor) -> torch.Tensor:
-        """Around 0, in the format of the weights."""
-        mean, deviation = colours(images.device)
-        return ((images.float() / 255 - mean) / deviation).to(self.patches.dtype)
+
+def scaled(images: torch.Tensor, vision: VisionSpec, dtype: torch.dtype) -> torch.Tensor:
+    """images: [n, 3, ...], uint8; around 0, in the format of the weights."""
+    mean, deviation = (each.view(3, *(1 for _ in images.shape[2:])) for each in _colours(vision.kind, images.device))
+    return ((images.float() / 255 - mean) / deviation).to(dtype)
 
 
 @functools.cache
-def colours(device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
-    """Mean and deviation of what CLIP has seen, [3, 1, 1]. Made once: the host waits for the device when it does that,
-    and a module's buffers would be rounded to the weights' format.
+def _colours(kind: ImageEncoderKind, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+    """Mean and deviation of what encoders of a kind have seen, [3]. Made once: the host waits for the device when it
+    does that, and a module's buffers would be rounded to the weights' format.
     """
-    both = (COLOUR_MEAN, COLOUR_DEVIATION)
-    mean, deviation = (torch.tensor(values, device=device).view(3, 1, 1) for values in both)
+    mean, deviation = (torch.tensor(values, device=device) for values in (kind.colour_mean, kind.colour_deviation))
     return mean, deviation
 
 
-def _cut(images: torch.Tensor, side: int) -> torch.Tensor:
+def cut(images: torch.Tensor, side: int) -> torch.Tensor:
     """images: [n, 3, size, size]; their patches row by row, [patches, n, 3 · side · side]."""
     number, along = images.size(0), images.size(2) // side
     rows = images.view(number, 3, along, side, along, side)
@@ -160,12 +163,13 @@ _ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 }
 
 
-def block_spec(config: LayerConfig, layers: Layers, core: Any) -> TransformerBlockSubmodules:
-    """Layers whose attention sees all patches; its core is `core`, where that is not the layers' own."""
+def block_spec_of_encoder(config: LayerConfig, layers: Layers, core: Any = None) -> TransformerBlockSubmodules:
+    """Layers whose attention sees all patches; its core is `core`, or by default one without masks."""
+    own = MaskedAttention if core is None and layers == "torch" else core
     block: TransformerBlockSubmodules = block_spec_function(layers)(config, None)
     for layer in block.layer_specs:
         attention = layer.submodules.self_attention
         attention.params = {**attention.params, "attn_mask_type": AttnMaskType.no_mask}
-        if core is not None:
-            attention.submodules.core_attention = core
+        if own is not None:
+            attention.submodules.core_attention = own
     return block

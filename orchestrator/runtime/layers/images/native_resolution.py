@@ -21,7 +21,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from orchestrator.runtime.layers.config import LayerConfig
 from orchestrator.runtime.layers.gelu import gelu
-from orchestrator.runtime.layers.images.encoder import block_spec, colours, plain_config
+from orchestrator.runtime.layers.images.encoder import block_spec_of_encoder, plain_config, scaled
 from orchestrator.runtime.layers.images.grids import Grid, Order, angles, order_of, segments
 from orchestrator.runtime.layers.images.segment_attention import SegmentAttention
 from orchestrator.runtime.layers.normalization.norms import Norm
@@ -42,7 +42,7 @@ class NativeEncoder(MegatronModule):
         self.patches = torch.nn.Parameter(torch.empty(width, 3, FRAMES, side, side))
         self.block = _Layers(
             config=own,
-            spec=block_spec(own, layers, SegmentAttention),
+            spec=block_spec_of_encoder(own, layers, SegmentAttention),
             pre_process=True,
             post_process=False,  # the norm behind the last layer is the merger's
             pg_collection=ProcessGroupCollection.use_mpu_process_groups(),
@@ -97,9 +97,7 @@ class NativeEncoder(MegatronModule):
 
     def _scaled(self, patches: torch.Tensor) -> torch.Tensor:
         """Around 0, in the format of the weights: [patches, 3 · side · side]."""
-        mean, deviation = colours(patches.device)
-        by_colour = patches.view(patches.size(0), 3, -1).float() / 255
-        return ((by_colour - mean.view(3, 1)) / deviation.view(3, 1)).flatten(1).to(self.patches.dtype)
+        return scaled(patches.view(patches.size(0), 3, -1), self.spec, self.patches.dtype).flatten(1)
 
     def _row_by_row(self, embeddings: torch.Tensor, grids: Sequence[Grid]) -> torch.Tensor:
         """[tokens, h] window by window, as [tokens, h] row by row."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 from collections.abc import Callable
 from typing import Any
@@ -39,6 +40,16 @@ def place_norms(layer: Any, config: LayerConfig, norm: Callable[..., torch.nn.Mo
     parts.mlp_bda = ModuleSpec(AddBranch, behind)
     parts.sharded_state_dict_keys_map = {**parts.sharded_state_dict_keys_map, **KEYS}
     return layer
+
+
+def without_first_norm(layer: Any, column: Any) -> Any:
+    """A layer's specification without the norm before attention, which reads what is normalised already; `column` as
+    above.
+    """
+    first = copy.deepcopy(layer)  # other layers have the same
+    first.submodules.input_layernorm = IdentityOp
+    first.submodules.self_attention.submodules.linear_qkv = column
+    return first
 
 
 def _normalise_nothing(parts: Any, column: Any) -> None:

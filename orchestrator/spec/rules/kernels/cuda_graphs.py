@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from orchestrator.errors import Problem
+from orchestrator.models.blocks.registry import ruled_out
 from orchestrator.spec.job_sections import JobSections
 from orchestrator.spec.model import ModelSpec
 from orchestrator.spec.rules.base import Rule
@@ -26,16 +27,7 @@ def obstacles(job: JobSections) -> Iterator[tuple[str, str]]:
     for name in _DEGREES:
         if getattr(degrees, name) > 1:
             yield f"parallelism.{name}", "communication between ranks within a pass cannot be captured"
-    if model.family.is_hybrid:
-        yield "model.architecture", "it was not measured for state space layers"
-    if model.has_linear_attention:
-        yield "model.linear_attention_freq", "it was not measured for linear attention"
-    if model.has_experts:
-        yield "model.num_experts", "the number of tokens per expert changes in each pass"
-    if model.predicts_further:
-        yield "model.mtp_num_layers", "it was not measured for multi-token prediction"
-    if model.has_vision:
-        yield "model.vision", "it was not measured for images"
+    yield from ruled_out(job, "cuda_graphs")
     narrow = job.precision.quantization
     if narrow is not None and narrow.is_microscaled:
         yield f"precision.{narrow.field}", f"it was not tried in {narrow.number_format.upper()}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from orchestrator.errors import Problem
+from orchestrator.models.blocks.registry import FEATURES, ruled_out
 from orchestrator.spec.job_sections import JobSections
 from orchestrator.spec.rules.base import Rule
 
@@ -15,7 +16,7 @@ _HEAD_DIMS = (64, 128)
 def obstacles(job: JobSections) -> Iterator[tuple[str, str]]:
     """Fields that rule it out, each with the reason."""
     model, runtime = job.model, job.runtime
-    if "flash_attention" not in model.family.supports:
+    if not FEATURES["flash_attention"].goes_with(model.family):
         yield "model.architecture", "it is for the layers of a GPT"
     if not model.attention.supports("flash_attention"):
         yield f"model.{model.attention.field}", "it was not measured with this attention"
@@ -31,12 +32,11 @@ def obstacles(job: JobSections) -> Iterator[tuple[str, str]]:
     for name in ("sliding_window", "attention_logit_softcapping"):
         if getattr(model, name) is not None:
             yield f"model.{name}", "the layers' own attention does this"
-    if model.has_sinks:
-        yield "model.softmax_type", "it has no sinks"
     if job.data.packs:
         yield "data.chat.packing", "it supports no mask that separates conversations"
-    if job.parallelism.context_parallel_size > 1:
-        yield "parallelism.context_parallel_size", "it does not exchange keys and values"
+    if job.model.attends_both_ways_in_images:
+        yield "model.vision.type", "it supports no mask that lets the tokens of an image attend to each other"
+    yield from ruled_out(job, "flash_attention")
     if job.precision.dtype == "fp32":
         yield "precision.dtype", "it computes in 16 bits"
     if runtime.deterministic:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from orchestrator.errors import Problem
+from orchestrator.models.blocks.registry import FEATURES
 from orchestrator.spec.job_sections import JobSections
 from orchestrator.spec.rules.base import Rule
 
@@ -17,7 +18,7 @@ def fused_linear_cross_entropy(job: JobSections) -> Iterator[Problem]:
     if not job.runtime.fused_linear_cross_entropy:
         return
     hint = "leave it out"
-    if "joined_loss" not in job.model.family.supports:
+    if not FEATURES["joined_loss"].goes_with(job.model.family):
         message = f"fuses the output layer and the loss of a decoder, but architecture is {job.model.architecture}"
         yield Problem(message, (JOINED, "model.architecture"), hint)
     if job.model.final_logit_softcapping is not None:

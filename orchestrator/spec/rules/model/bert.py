@@ -14,10 +14,8 @@ FAMILY, OFFSET = "model.architecture", "model.position_embedding_offset"
 SHORTEST = 8
 """[CLS], two [SEP], and a few tokens between them."""
 _NOT_OF_BERT = {
-    "rope_scaling": "megatron-core's BERT does not scale rotary positions",
-    "rotary_base": "megatron-core's BERT has a fixed base of rotary positions",
-    "sliding_window": "windows only look back, but BERT attends both ways",
-    "window_attn_skip_freq": "windows only look back, but BERT attends both ways",
+    "no_rope_freq": "all its layers have the same kind of positions",
+    "qk_l2_norm": "of published models only decoders have it",
     "attention_logit_softcapping": "capped scores are for causal attention",
     "final_logit_softcapping": "caps a decoder's logits",
     "scale_embeddings": "scales a decoder's embeddings",
@@ -77,6 +75,7 @@ def of_other_families(job: JobSections) -> Iterator[Problem]:
     if family != "bert":
         written = {
             "model.bert_binary_head": not job.model.bert_binary_head,
+            "model.bert_head_bias": not job.model.bert_head_bias,
             OFFSET: job.model.position_embedding_offset > 0,
             "model.num_tokentypes": job.model.num_tokentypes is not None,
             "model.transformer_block_type": job.model.transformer_block_type == "post_ln",

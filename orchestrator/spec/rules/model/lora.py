@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from orchestrator.errors import Problem
+from orchestrator.models.blocks.registry import FEATURES
 from orchestrator.spec.job_sections import JobSections
 from orchestrator.spec.layout.stages import layers_of_chunks
 
@@ -16,23 +17,8 @@ def adapted_model(job: JobSections) -> Iterator[Problem]:
     model = job.model
     if not model.has_adapters:
         return
-    if "adapters" not in model.family.supports:
+    if not FEATURES["adapters"].goes_with(model.family):
         yield Problem("adapters are for architecture gpt only", (LORA, "model.architecture"), "leave it out")
-
-
-def frozen_routers(job: JobSections) -> Iterator[Problem]:
-    """Everything beside the adapters stays as it is, the bias by which experts are chosen too: else they would belong
-    to other weights than those that they stand beside.
-    """
-    model = job.model
-    if not (model.has_adapters and model.has_experts):
-        return
-    if model.moe_router_enable_expert_bias and model.moe_router_bias_update_rate:
-        message = "adapters alone are trained, but a step would change the bias of the router's experts"
-        yield Problem(message, (LORA, "model.moe_router_bias_update_rate"), "write moe_router_bias_update_rate: 0")
-    if model.moe_grouped_gemm:
-        message = "adapters stand beside torch's layers, but grouped matrix products are Transformer Engine's"
-        yield Problem(message, (LORA, "model.moe_grouped_gemm"), "leave moe_grouped_gemm out")
 
 
 def adapters_narrower_than_layers(job: JobSections) -> Iterator[Problem]:
@@ -78,7 +64,6 @@ def something_to_train(job: JobSections) -> Iterator[Problem]:
 RULES = (
     something_to_train,
     adapted_model,
-    frozen_routers,
     adapters_narrower_than_layers,
     each_adapter_once,
     adapted_weights,

@@ -11,6 +11,7 @@ from orchestrator.spec.rules.base import Rule
 from orchestrator.spec.vision import VisionSpec
 
 _VISION, _SECTIONS = "model.vision", "model.mrope_section"
+_TYPE = f"{_VISION}.type"
 _NATIVE, _ACTIVATION, _IMAGE = (f"{_VISION}.{name}" for name in ("native_resolution", "activation", "image_size"))
 _SMALLEST, _WINDOW, _FULL = (
     f"{_NATIVE}.{name}" for name in ("smallest_image_size", "attention_window_size", "full_attention_layers")
@@ -20,18 +21,28 @@ _SMALLEST, _WINDOW, _FULL = (
 def multimodal_positions(job: JobSections) -> Iterator[Problem]:
     """Positions by row and column are those of images of any size, and these have them."""
     model = job.model
-    is_native = model.has_vision and model.image_encoder.is_native
-    if is_native and model.mrope_section is None:
+    keeps_shape = model.has_vision and model.image_encoder.kind.keeps_shape
+    if keeps_shape and model.mrope_section is None:
         message = "images of any size need positions by row and column, but there is no mrope_section"
-        yield Problem(message, (_NATIVE, _SECTIONS), "write mrope_section; Qwen2.5-VL's is [16, 24, 24]")
-    if not is_native and model.mrope_section is not None:
+        yield Problem(message, (_TYPE, _SECTIONS), "write mrope_section; Qwen2.5-VL's is [16, 24, 24]")
+    if not keeps_shape and model.mrope_section is not None:
         message = "is for images of any size; without them all three positions are the same"
-        yield Problem(message, (_SECTIONS, _NATIVE), "leave it out, or write vision.native_resolution")
+        yield Problem(message, (_SECTIONS, _TYPE), "leave it out, or write vision.type: qwen2.5")
+
+
+def native_section(job: JobSections) -> Iterator[Problem]:
+    """What describes an encoder of images of any size is refused beside another."""
+    if not job.model.has_vision:
+        return
+    vision = job.model.image_encoder
+    if vision.native_resolution is not None and not vision.kind.keeps_shape:
+        message = f"is for encoders of images of any size, but type is {vision.type}"
+        yield Problem(message, (_NATIVE, _TYPE), "write type: qwen2.5, or leave it out")
 
 
 def native_sizes(job: JobSections) -> Iterator[Problem]:
     """Images and windows are whole groups of patches, and rotary positions turn pairs of channels by row and column."""
-    if not job.model.has_vision or not job.model.image_encoder.is_native:
+    if not job.model.has_vision or not job.model.image_encoder.kind.keeps_shape:
         return
     vision = job.model.image_encoder
     unit, native = vision.unit, vision.native
@@ -52,9 +63,9 @@ def native_sizes(job: JobSections) -> Iterator[Problem]:
     width, heads = vision.hidden_size, vision.num_attention_heads
     if width % heads == 0 and (width // heads) % 4:
         message = f"the width of a head, {width} / {heads} = {width // heads}, must be a multiple of 4"
-        yield Problem(message, (f"{_VISION}.num_attention_heads", _NATIVE), "write another number of heads")
+        yield Problem(message, (f"{_VISION}.num_attention_heads", _TYPE), "write another number of heads")
     if vision.activation != VisionSpec.model_fields["activation"].default:
-        yield Problem("an encoder of images of any size has SwiGLU", (_ACTIVATION, _NATIVE), "leave it out")
+        yield Problem("an encoder of images of any size has SwiGLU", (_ACTIVATION, _TYPE), "leave it out")
 
 
-RULES: tuple[Rule, ...] = (multimodal_positions, native_sizes)
+RULES: tuple[Rule, ...] = (multimodal_positions, native_section, native_sizes)

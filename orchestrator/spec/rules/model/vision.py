@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from orchestrator.errors import Problem
 from orchestrator.fields.paths import TP
 from orchestrator.fields.refusals import Refusal, divisors_of, multiples_of, quotient
+from orchestrator.models.blocks.registry import FEATURES, ruled_out
 from orchestrator.spec.job_sections import JobSections
 from orchestrator.spec.rules.base import Rule
 
@@ -15,8 +16,6 @@ _IMAGE, _PATCH = "model.vision.image_size", "model.vision.patch_size"
 _WIDTH, _HEADS, _FFN = (f"model.vision.{name}" for name in ("hidden_size", "num_attention_heads", "ffn_hidden_size"))
 _HIDDEN = "model.hidden_size"
 _NOT_TRIED = {
-    "model.lora": "adapters freeze everything else, including what should learn from images",
-    "model.num_experts": "experts with images are not in this version",
     "runtime.train_step": "a custom step would not pass images to the model",
     "precision.fp8": "the image encoder was not tested in FP8",
     "precision.fp4": "the image encoder was not tested in FP4",
@@ -29,9 +28,11 @@ def seeing_decoders(job: JobSections) -> Iterator[Problem]:
     model = job.model
     if not model.has_vision:
         return
-    if "images" not in model.family.supports:
+    if not FEATURES["images"].goes_with(model.family):
         message = f"images are for architecture gpt only, but architecture is {model.architecture}"
         yield Problem(message, (VISION, "model.architecture"), "leave vision out")
+    for path, reason in ruled_out(job, "images"):
+        yield Problem(f"does not go with model.vision: {reason}", (path, VISION), "leave it out")
     for path, reason in _NOT_TRIED.items():
         section, _, name = path.partition(".")
         if getattr(getattr(job, section), name) is not None:
@@ -45,7 +46,7 @@ def seeing_decoders(job: JobSections) -> Iterator[Problem]:
 def conversations_with_images(job: JobSections) -> Iterator[Problem]:
     """Images stand in conversations, each of which is a sequence of its own."""
     data = job.data
-    if not job.model.has_vision or "images" not in job.model.family.supports or data.random_tokens:
+    if not job.model.has_vision or not FEATURES["images"].goes_with(job.model.family) or data.random_tokens:
         return
     if not data.has_conversations:
         yield Problem(
@@ -79,8 +80,9 @@ def patches(job: JobSections) -> Iterator[Problem]:
         return
     images, tokens = vision.images_per_sequence, vision.tokens_per_image
     if images * tokens >= model.seq_length:
+        what = "tokens" if vision.kind.pools else "patches"
         message = (
-            f"{images} x {tokens} patches leave no room for text in seq_length {model.seq_length}: "
+            f"{images} x {tokens} {what} leave no room for text in seq_length {model.seq_length}: "
             f"{images * tokens} >= {model.seq_length}"
         )
         paths = (f"{VISION}.images_per_sequence", "model.seq_length", VISION)
@@ -100,7 +102,7 @@ def encoder_shapes(job: JobSections) -> Iterator[Problem]:
     shared = (
         (_HEADS, heads, "heads of the images' encoder"),
         (_FFN, vision.ffn_size, "units of its MLPs"),
-        (_HIDDEN, job.model.hidden_size, "rows of the matrix behind it"),
+        *(() if vision.kind.pools else ((_HIDDEN, job.model.hidden_size, "rows of the matrix behind it"),)),
     )
     for path, count, what in shared:
         if count % tp:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from orchestrator.errors import Problem
 from orchestrator.fields.paths import PP, VP
 from orchestrator.fields.refusals import Refusal, Unavailable, around, divisors_of, multiples_of, quotient, ratio
+from orchestrator.models.layers import prediction_layers
 from orchestrator.spec.job_sections import JobSections
 from orchestrator.spec.layout.stage_letters import EMBEDDING as EMBEDDING_LETTER
 from orchestrator.spec.layout.stage_letters import LAYER, chunks_of
@@ -137,7 +138,7 @@ def pipeline_layout(job: JobSections) -> Iterator[Problem]:
 def layer_before_predictions(job: JobSections) -> Iterator[Problem]:
     """The chunk with the layers that predict further tokens has the last of the others."""
     model = job.model
-    if not model.predicts_further or model.family.is_encoder_decoder:
+    if not prediction_layers(model) or model.family.is_encoder_decoder:
         return
     if layers_of_chunks(model.num_layers, job.parallelism)[-1][-1] == 0:
         message = "leaves the last chunk no layer, behind which those of multi-token prediction would be"

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from orchestrator.errors import Problem
+from orchestrator.models.blocks.registry import FEATURES, ruled_out
 from orchestrator.spec.job_sections import JobSections
 from orchestrator.spec.rules.base import Rule
 
@@ -36,22 +37,11 @@ def obstacles(job: JobSections) -> Iterator[tuple[str, str]]:
     if runtime.layers == "torch" or runtime.device == "cpu":
         field = "runtime.layers" if runtime.layers == "torch" else "runtime.device"
         yield field, "it needs Transformer Engine's layers, on GPUs"
-    if model.has_adapters:
-        yield "model.lora", "adapters stand beside torch's layers"
-    if "tensor_overlap" not in model.family.supports:
+    if not FEATURES["tensor_overlap"].goes_with(model.family):
         yield "model.architecture", "it was measured only for decoders"
     if not model.attention.supports("tensor_overlap"):
         yield f"model.{model.attention.field}", "it was not measured with this attention"
-    if model.has_linear_attention:
-        yield "model.linear_attention_freq", "it was not measured with linear attention"
-    if model.predicts_further:
-        yield "model.mtp_num_layers", "megatron-core gives a matrix of its layers no buffer"
-    if model.has_experts:
-        yield "model.num_experts", "it was not measured for layers with experts"
-    if model.has_vision:
-        yield "model.vision", "it was not measured for images"
-    if job.has_task:
-        yield "task", "micro-batches of a task have other shapes"
+    yield from ruled_out(job, "tensor_overlap")
     if runtime.train_step is not None:
         yield "runtime.train_step", "a custom step may compute on other shapes than a micro-batch's"
     if job.precision.dtype != "bf16":

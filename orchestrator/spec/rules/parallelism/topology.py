@@ -8,6 +8,7 @@ from math import gcd
 from orchestrator.errors import Problem
 from orchestrator.fields.paths import COUNT, CP, DP, GLOBAL, GPUS, LENGTH, MICRO, NODES, PP, TP, VP
 from orchestrator.fields.refusals import Refusal, divisors_of, multiples_of, ratio
+from orchestrator.models.blocks.registry import FEATURES
 from orchestrator.spec.job_sections import JobSections
 from orchestrator.spec.rules.base import micro_batches, replicas
 
@@ -107,7 +108,7 @@ def context_parallel(job: JobSections) -> Iterator[Problem]:
 def context_parallel_family(job: JobSections) -> Iterator[Problem]:
     """The cut of the sequence is made for causal attention."""
     cp, family = job.parallelism.context_parallel_size, job.model.family
-    if cp > 1 and "context_parallelism" not in family.supports:
+    if cp > 1 and not FEATURES["context_parallelism"].goes_with(family):
         message = f"context parallelism cuts causal attention, but architecture is {family.name}: CP = {cp}"
         hint = "write context_parallel_size: 1; sequence_parallel also saves activation memory"
         yield Problem(message, (CP, "model.architecture"), hint)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from orchestrator.errors import Problem
+from orchestrator.models.blocks.registry import FEATURES
 from orchestrator.spec.job_sections import JobSections
 from orchestrator.spec.rules.base import Rule
 from orchestrator.spec.sections.data import BlendEntry
@@ -18,7 +19,7 @@ def conversations(job: JobSections) -> Iterator[Problem]:
     data = job.data
     if not data.has_conversations:
         return
-    if "conversations" not in job.model.family.supports:
+    if not FEATURES["conversations"].goes_with(job.model.family):
         message = f"conversations are for architecture gpt only, but architecture is {job.model.architecture}"
         yield Problem(message, (CHAT, "model.architecture"), "leave chat out")
     unread = {

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from orchestrator.errors import Problem
+from orchestrator.models.blocks.registry import FEATURES
 from orchestrator.spec.job_sections import JobSections
 from orchestrator.spec.rules.base import Rule
 from orchestrator.spec.sections.data import DataSpec
@@ -18,7 +19,7 @@ def task_model(job: JobSections) -> Iterator[Problem]:
     if not job.has_task:
         return
     model = job.model
-    if "task_head" not in model.family.supports:
+    if not FEATURES["task_head"].goes_with(model.family):
         message = f"a task's head is for architecture: bert, but architecture is {model.architecture}"
         yield Problem(message, (TASK, "model.architecture"), "leave the task out, or write architecture: bert")
     elif not model.bert_binary_head:

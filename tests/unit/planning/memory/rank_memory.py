@@ -202,6 +202,11 @@ def behave_like_cuda() -> None:
     any_functional.dropout = lambda x, p=0.5, training=True, inplace=False: (
         CudaDropout.apply(x) if p > 0 and training else x
     )
+    # The exact GeLU of 16 bits takes what lies side by side (`runtime.layers.gelu`).
+    gelu, copied = functional.gelu, (torch.bfloat16, torch.float16)
+    any_functional.gelu = lambda x, approximate="none": gelu(
+        x.contiguous() if approximate == "none" and x.dtype in copied else x, approximate=approximate
+    )
     for name in ("swiglu", "bias_swiglu", "swiglu_back", "bias_swiglu_back"):
         setattr(fused_bias_swiglu, name, compiled(getattr(fused_bias_swiglu, name)))
     for name in ("statistics", "turn_into_gradient"):

@@ -77,12 +77,19 @@ LAYERS: dict[str, dict[str, Any]] = {
     "swiglu": {"model": {"activation": "swiglu"}},
     "swiglu, biases": {"model": {"activation": "swiglu", "add_bias_linear": True}},
     "geglu": {"model": {"activation": "geglu"}},
+    "exact geglu": {"model": {"activation": "geglu_exact"}},
+    "exact geglu in fp32": {"model": {"activation": "geglu_exact"}, "precision": {"dtype": "fp32"}},
     "relu": {"model": {"activation": "relu"}},
     "relu, biases": {"model": {"activation": "relu", "add_bias_linear": True}},
     "squared relu": {"model": {"activation": "squared_relu"}},
     "tanh gelu, biases": {"model": {"activation": "gelu_tanh", "add_bias_linear": True}},
     "alibi": {"model": {"position_embedding_type": "alibi", "num_query_groups": 2}},
     "window": {"model": {"sliding_window": 16}},
+    "chunks": {"model": {"attention_chunk_size": 24, "no_rope_freq": 5, "num_query_groups": 2}},
+    "chunks, recomputed": {
+        "model": {"attention_chunk_size": 24},
+        "runtime": {"recompute_granularity": "selective"},
+    },
     "capped": {"model": {"attention_logit_softcapping": 50.0}},
     "capped in fp32": {"model": {"attention_logit_softcapping": 50.0}, "precision": {"dtype": "fp32"}},
     "capped groups, recomputed": {
@@ -186,7 +193,7 @@ LAYERS: dict[str, dict[str, Any]] = {
 }
 WITH_EXPERTS: dict[str, dict[str, Any]] = {
     f"experts, {activation}": {"model": {**EXPERTS, **SHARED, "activation": activation}}
-    for activation in ("gelu", "relu", "squared_relu", "swiglu", "geglu", "quick_geglu")
+    for activation in ("gelu", "relu", "squared_relu", "swiglu", "geglu", "geglu_exact", "quick_geglu")
 }
 WITH_EXPERTS["experts with biases, clamped"] = {"model": {**EXPERTS, **QUICK, "add_bias_linear": True}}
 WITH_EXPERTS["experts, gated"] = {"model": {**EXPERTS, **SHARED, "moe_shared_expert_gate": True}}

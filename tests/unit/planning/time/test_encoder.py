@@ -33,3 +33,27 @@ def test_the_head_keeps_activations(make_job: Any) -> None:
     decoder, encoder = (dict(estimate_memory(job, 512, "torch").stages[0].parts) for job in jobs)
     assert encoder["activations"] > decoder["activations"]
     assert encoder["weights"] > decoder["weights"]
+
+
+def test_a_window_takes_its_share_of_the_pairs(make_job: Any) -> None:
+    whole, windowed = time_of(make_job, "bert"), time_of(make_job, "bert", sliding_window=65)
+    length = 8192
+    seen = sum(min(place, 64) + 1 + min(length - 1 - place, 64) for place in range(length))
+    assert windowed.parts["attention"] / whole.parts["attention"] == pytest.approx(seen / length**2)
+
+
+def test_torchs_layers_keep_a_mask_of_each_sequence(make_job: Any) -> None:
+    """In the format of the scores: 16 bits."""
+    models = ({"architecture": "bert", "seq_length": 64, **more} for more in ({}, {"sliding_window": 8}))
+    jobs = [make_job(model=model, batch={"micro_batch_size": 3, "global_batch_size": None}) for model in models]
+    for layers, mask in (("torch", 3 * 64 * 64 * 2), ("transformer_engine", 0)):
+        whole, windowed = (dict(estimate_memory(job, 512, layers).stages[0].parts)["buffers"] for job in jobs)
+        assert windowed - whole == mask
+
+
+def test_chunks_take_their_share_of_the_pairs(make_job: Any) -> None:
+    """Of layers that rotate, seven in eight; three chunks of which the last one is shorter."""
+    chunked = {"attention_chunk_size": 3000, "no_rope_freq": 8}
+    whole, some = time_of(make_job, "gpt", no_rope_freq=8), time_of(make_job, "gpt", **chunked)
+    share = (2 * 3000**2 + 2192**2) / 8192**2
+    assert some.parts["attention"] / whole.parts["attention"] == pytest.approx((1 + 7 * share) / 8)

@@ -9,7 +9,7 @@ from orchestrator.conversion.hugging_face.config_keys import no_network, whole
 from orchestrator.conversion.hugging_face.families.llama import FIXED as OF_LLAMA
 from orchestrator.conversion.weight_mapping import DECODER, Derived, Family, OneOf, Said
 from orchestrator.models.blocks import registry as blocks
-from orchestrator.models.blocks.state_space.matrices import CONVOLUTION, state_space_width
+from orchestrator.models.blocks.state_space.parameters import CONVOLUTION, state_space_width
 from orchestrator.models.blocks.state_space.weights import CONVOLVED, PROJECTED
 from orchestrator.models.blocks.weights import Rule
 from orchestrator.models.layers import layers

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
+from orchestrator.conversion.hugging_face.config_keys import no_network, whole
 from orchestrator.conversion.hugging_face.families.llama import ATTENTION, FIRST, MLP, QKV
 from orchestrator.conversion.hugging_face.families.mixture_of_experts.mixtral import (
     fixed_with_experts,
@@ -11,9 +13,11 @@ from orchestrator.conversion.hugging_face.families.mixture_of_experts.mixtral im
     with_experts,
 )
 from orchestrator.conversion.hugging_face.families.qwen import QK_NORMS, QWEN2_MOE, QWEN3_MOE
-from orchestrator.conversion.hugging_face.layer_types import LINEAR_LAYERS
+from orchestrator.conversion.hugging_face.layer_types import GLOBAL, TYPES
+from orchestrator.conversion.weight_mapping import Derived, Said
 from orchestrator.models.blocks.registry import GATED_DELTA_NET, GROUPED_QUERY
 from orchestrator.models.blocks.weights import Rule
+from orchestrator.spec.model import ModelSpec
 
 _MLP, _DELTA = "model.layers.{n}.mlp.", "model.layers.{n}.linear_attn."
 _EMBEDDING, _NORM = FIRST
@@ -37,6 +41,35 @@ _SAME = (
     *("linear_num_key_heads", "linear_num_value_heads", "linear_key_head_dim", "linear_value_head_dim"),
     "linear_conv_kernel_dim",
 )
+_LINEAR = "linear_attention"
+_INTERVAL = "full_attention_interval"
+"""What older versions of transformers read instead of the types of layers."""
+
+
+def _to_linear(said: Said, fields: dict[str, Any]) -> dict[str, Any]:
+    types, layers = said(TYPES), whole(fields["num_layers"], "num_hidden_layers")
+    if types is None:
+        interval = whole(said(_INTERVAL), _INTERVAL)
+        types = [GLOBAL if number % interval == 0 else _LINEAR for number in range(1, layers + 1)]
+    if not isinstance(types, list) or len(types) != layers or any(each not in (_LINEAR, GLOBAL) for each in types):
+        raise no_network(TYPES, types)
+    linear = [each == _LINEAR for each in types]
+    if len(set(linear)) == 1:
+        raise no_network(TYPES, types)
+    interval = linear.index(False) + 1
+    if linear == [number % interval != 0 for number in range(1, layers + 1)]:
+        return {"linear_attention_freq": interval}
+    return {"linear_attention_freq": [int(each) for each in linear]}
+
+
+def _types_of_linear(model: ModelSpec) -> dict[str, Any] | None:
+    if not model.has_linear_attention:
+        return None
+    return {TYPES: [_LINEAR if each else GLOBAL for each in model.linear_attention_layers]}
+
+
+_LINEAR_LAYERS = Derived(("linear_attention_freq",), (TYPES, _INTERVAL), _to_linear, _types_of_linear)
+"""Layers with linear attention, and others with attention to all tokens."""
 
 QWEN3_NEXT = replace(
     QWEN2_MOE,
@@ -73,5 +106,5 @@ QWEN3_NEXT = replace(
     },
     # Further tokens are predicted by a layer of its own.
     left_out=("mtp.",),
-    derived=(*QWEN3_MOE.derived, LINEAR_LAYERS),
+    derived=(*QWEN3_MOE.derived, _LINEAR_LAYERS),
 )

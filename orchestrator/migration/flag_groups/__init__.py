@@ -1,0 +1,30 @@
+"""Flags of Megatron-LM that are translated together, in both directions: read into a job, written from one."""
+
+from orchestrator.migration.flag_groups.data import DATA
+from orchestrator.migration.flag_groups.initial_weights import INITIAL_WEIGHTS
+from orchestrator.migration.flag_groups.kernels import KERNELS
+from orchestrator.migration.flag_groups.losses import LOSSES
+from orchestrator.migration.flag_groups.model import MODEL
+from orchestrator.migration.flag_groups.optimizer import OPTIMIZER
+from orchestrator.migration.flag_groups.quantization import QUANTIZATION
+from orchestrator.migration.flag_groups.task import TASK
+from orchestrator.migration.flag_groups.tracking import TRACKING
+from orchestrator.migration.flag_groups.training import TRAINING
+from orchestrator.migration.flag_groups.variants import VARIANTS
+from orchestrator.models.blocks.flags import FlagGroup
+from orchestrator.models.blocks.registry import block_flags
+
+FLAG_GROUPS: tuple[FlagGroup, ...] = (
+    *VARIANTS,
+    *MODEL,
+    *(group for flags in block_flags() for group in flags.translated),
+    *DATA,
+    *TASK,
+    *TRAINING,
+    *OPTIMIZER,
+    *INITIAL_WEIGHTS,
+    *LOSSES,
+    *TRACKING,
+    *QUANTIZATION,
+    *KERNELS,
+)

@@ -1,0 +1,34 @@
+"""Flags of Megatron-LM that turn on what is on here by itself: written, so that it trains as fast. What they say of a
+job, nothing, is in the table of `megatron_flags/performance.py`.
+"""
+
+from __future__ import annotations
+
+from orchestrator.kernel_selection.experts import can_fuse_permutation, can_fuse_router
+from orchestrator.kernel_selection.layers import may_have_engine
+from orchestrator.migration.megatron_flags.flag_writer import FlagWriter
+from orchestrator.migration.megatron_flags.given_flags import GivenFlags
+from orchestrator.models.blocks.flags import FlagGroup
+
+
+def read(given: GivenFlags) -> None:
+    """Nothing."""
+
+
+def write(writer: FlagWriter) -> None:
+    job = writer.job
+    if job.runtime.device == "cpu":
+        return
+    engines = may_have_engine(job)
+    if engines and can_fuse_permutation(job):
+        writer.add("RUNTIME", "moe-permute-fusion")
+    if engines and can_fuse_router(job):
+        writer.add("RUNTIME", "moe-router-fusion")
+    if not job.runtime.deterministic:  # Megatron-LM's is not
+        writer.add("RUNTIME", "cross-entropy-loss-fusion")
+        if engines:
+            writer.add("RUNTIME", "cross-entropy-fusion-impl", "te")
+    writer.add("RUNTIME", "manual-gc")
+
+
+KERNELS = (FlagGroup({}, read, write, ()),)

@@ -1,0 +1,62 @@
+"""The sizes and matrices of a gated delta net, and the arithmetic of its states."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from orchestrator.models.blocks.base import Matrix, Scan
+
+if TYPE_CHECKING:
+    from orchestrator.models.blocks.gated_delta_net.model_fields import DeltaFields
+
+FORMULA = (
+    "a layer with linear attention has 6*(h*(2*u + 2*v + 2*n) + v*h) + 3*(8*v*d + 2*w*(2*u + v)) in place of "
+    "attention's; u key width, v value width, n value heads, d width of a key, w tokens of the convolution"
+)
+_STATE = 8
+"""FLOPs of the delta rule for each element of a head's state, forward, as Megatron-LM counts them: what the state gives
+for the key, what is written to it, and what it gives for the query."""
+
+
+def key_width(model: DeltaFields) -> int:
+    """Of all queries, and of all keys."""
+    return model.linear_num_key_heads * model.linear_key_head_dim
+
+
+def value_width(model: DeltaFields) -> int:
+    """Of all values, and of their gates."""
+    return model.linear_num_value_heads * model.linear_value_head_dim
+
+
+def convolved_width(model: DeltaFields) -> int:
+    """What passes the convolution: queries, keys and values."""
+    return 2 * key_width(model) + value_width(model)
+
+
+def projected_width(model: DeltaFields) -> int:
+    """Output of the first matrix: queries, keys, values, their gates, and of each head how much it writes and keeps."""
+    return convolved_width(model) + value_width(model) + 2 * model.linear_num_value_heads
+
+
+def matrices(model: DeltaFields) -> tuple[Matrix, ...]:
+    """To the heads, and behind them."""
+    h = model.hidden_size
+    return (
+        Matrix("in_proj", h, projected_width(model), "column", has_bias=False),
+        Matrix("out_proj", value_width(model), h, "row", has_bias=False),
+    )
+
+
+def other_parameters(model: DeltaFields, tp: int) -> int:
+    """Beside the matrices: the convolution, and of each head its step and decay, shared out over `tp` ranks; and the
+    norm of a head's output, which every rank has whole.
+    """
+    shared = convolved_width(model) * model.linear_conv_kernel_dim + 2 * model.linear_num_value_heads
+    return shared // tp + model.linear_value_head_dim
+
+
+def scan(model: DeltaFields) -> Scan:
+    """Of what is projected, what is convolved, and its output."""
+    states = value_width(model) * model.linear_key_head_dim
+    convolution = 2 * model.linear_conv_kernel_dim * convolved_width(model)
+    return Scan(projected_width(model), convolved_width(model), value_width(model), _STATE * states + convolution)

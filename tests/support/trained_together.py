@@ -1,0 +1,45 @@
+"""Jobs of a file's tests that are trained one after the other in the same processes: `Ranks.train_several`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+import pytest
+
+from orchestrator.run_directory.rundir import RunDir
+from orchestrator.spec.job import JobSpec
+from support.faults import Ranks
+from support.training import is_completed, logs, make_run
+
+Key = TypeVar("Key")
+
+
+def selected(request: pytest.FixtureRequest, parameter: str) -> list[Any]:
+    """A parameter's values in those tests of the requesting test's file that this session runs: no others need be
+    trained.
+    """
+    tests = (item for item in request.session.items if item.path == request.path and isinstance(item, pytest.Function))
+    found = (test.callspec.params.get(parameter) for test in tests if hasattr(test, "callspec"))
+    return [*dict.fromkeys(value for value in found if value is not None)]
+
+
+class TrainedTogether(Generic[Key]):
+    """trained[key] -> the completed run of a job. With the first, all jobs of as many ranks are trained."""
+
+    def __init__(self, ranks: Ranks, folder: Path, jobs: Mapping[Key, JobSpec], inject: Path | None = None) -> None:
+        """`inject`: executed by each rank before its first job."""
+        self._ranks, self._inject, self._trained = ranks, inject, set[int]()
+        self._sizes = {key: job.world_size for key, job in jobs.items()}
+        self._runs = {key: make_run(folder / str(number), job) for number, (key, job) in enumerate(jobs.items())}
+
+    def __getitem__(self, key: Key) -> RunDir:
+        size = self._sizes[key]
+        if size not in self._trained:
+            self._trained.add(size)
+            runs = [run for each, run in self._runs.items() if self._sizes[each] == size]
+            self._ranks.train_several(runs, size, inject=self._inject)
+        run = self._runs[key]
+        assert is_completed(run, size), logs(run)
+        return run
