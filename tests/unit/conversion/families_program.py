@@ -101,6 +101,13 @@ def seen_ids(model_type: str) -> torch.Tensor:
     return native_images.tokens() if model_type == "qwen2_5_vl" else seeing_ids()
 
 
+def _seen(model_type: str) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
+    """Tokens and pixels of a family, and the grids of patches where images are of any size."""
+    if model_type == "qwen2_5_vl":
+        return native_images.tokens(), native_images.images(), native_images.GRIDS
+    return seeing_ids(), images(), None
+
+
 def images() -> torch.Tensor:
     """Pixels of as many images as each sequence may have, [2, n, 3, 16, 16], uint8."""
     return (torch.arange(2 * 2 * 3 * 256).reshape(2, 2, 3, 16, 16) * 37 % 251).to(torch.uint8)
@@ -138,6 +145,8 @@ def make(folder: Path, *names: str) -> None:
             for kind, buffer in theirs.named_buffers():
                 if kind.endswith("e_score_correction_bias"):
                     buffer.copy_(0.2 * torch.randn_like(buffer))
+            if name == "qwen2.5-vl":  # it never writes an image
+                theirs.lm_head.weight[VOCAB - 1] = 0.0
             if name == "roberta-untied":
                 theirs.lm_head.bias.copy_(theirs.lm_head.decoder.bias)
             if name == "bert-untied":  # of two biases it computes with the other
@@ -146,7 +155,7 @@ def make(folder: Path, *names: str) -> None:
         torch.save(logits(theirs), _made(folder / name) / "logits.pt")
         if auto(config) in (transformers.AutoModelForCausalLM, transformers.AutoModelForImageTextToText):
             torch.save(greedy(theirs), folder / name / "greedy.pt")
-        torch.save([seeing_ids(), images()], folder / name / "seen.pt")
+        torch.save(_seen(config.model_type), folder / name / "seen.pt")
         # Several files: an index, and weights of one layer in two of them.
         theirs.save_pretrained(folder / name / "theirs", max_shard_size="30KB")
         if packed:

@@ -1,20 +1,11 @@
-"""Sequences with images of different sizes, as transformers' Qwen2.5-VL takes them, and as ours does."""
+"""Sequences with images of different sizes, as transformers' Qwen2.5-VL takes them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from itertools import groupby
-from pathlib import Path
 from typing import Any
 
 import torch
 import transformers
-
-from orchestrator import plain_megatron  # noqa: F401 - before anything that imports megatron-core
-from orchestrator.inference.images import IMAGE as MARK
-from orchestrator.inference.model import Model
-from orchestrator.inference.network import Network
-from orchestrator.run_directory.checkpoints.commit_markers import Commit
 
 IMAGE, LENGTH, VOCAB, NEW = 100, 16, 101, 8
 POSITIONS = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [2, 3, 3]}
@@ -58,11 +49,6 @@ def theirs() -> dict[str, torch.Tensor]:
     }
 
 
-def ours() -> dict[str, torch.Tensor]:
-    """What our model takes."""
-    return {"images": images(), "image_mask": (tokens() == IMAGE).float(), "grids": GRIDS}
-
-
 def greedy(model: Any) -> torch.Tensor:
     """The most likely tokens after each sequence, one after the other, of transformers' model without a cache."""
     found, whole, places = [], theirs(), ((0, 1), (2,))
@@ -77,18 +63,3 @@ def greedy(model: Any) -> torch.Tensor:
             ids = torch.cat([ids, logits[:, -1:].argmax(dim=-1)], dim=1)
         found.append(ids[0, LENGTH:].tolist())
     return torch.tensor(found)
-
-
-def written(network: Network) -> torch.Tensor:
-    """What our model generates after them, and after text alone, with a cache."""
-    prompts = [[*_with_marks(row.tolist())] for row in tokens()]
-    seen = [[pixels(0, 0).numpy(), pixels(0, 1).numpy()], [pixels(1, 0).numpy()], []]
-    options = {"max_new_tokens": NEW, "temperature": 0}
-    said = Model(network, Commit(Path(), 0, 0, {})).generate([*prompts, [5, 6, 7]], options, images=seen, ends=[])
-    return torch.tensor([each.tokens for each in said[:2]])
-
-
-def _with_marks(row: list[int]) -> Iterator[int]:
-    """One mark for each image, in place of its tokens."""
-    for is_image, group in groupby(row, key=lambda token: token == IMAGE):
-        yield from (MARK,) if is_image else group

@@ -38,7 +38,7 @@ class NativeEncoder(MegatronModule):
         own = config_of_native_encoder(vision, config)
         super().__init__(config=own)
         width, side = vision.hidden_size, vision.patch_size
-        self.spec, self.is_frozen = vision, vision.freeze
+        self.vision = vision
         self.patches = torch.nn.Parameter(torch.empty(width, 3, FRAMES, side, side))
         self.block = _Layers(
             config=own,
@@ -68,20 +68,20 @@ class NativeEncoder(MegatronModule):
         counts = [sum(map(self._tokens, row)) for row in rows]
         if not every:
             # The weights need gradients even so: of an image of one token, which stands nowhere.
-            every, pixels, counts[0] = [(self.spec.merge_size, self.spec.merge_size)], [images[0, 0].flatten()], 1
-        with torch.set_grad_enabled(torch.is_grad_enabled() and not self.is_frozen):
+            every, pixels, counts[0] = [(self.vision.merge_size, self.vision.merge_size)], [images[0, 0].flatten()], 1
+        with torch.set_grad_enabled(torch.is_grad_enabled() and not self.vision.freeze):
             encoded = self._encode(pixels, every)
-        projected, bias = self.projector(encoded.view(-1, 1, encoded.size(-1) * self.spec.merge_size**2))
+        projected, bias = self.projector(encoded.view(-1, 1, encoded.size(-1) * self.vision.merge_size**2))
         embeddings = self._row_by_row((projected + bias).squeeze(1), every)
         return pad_sequence(list(embeddings.split_with_sizes(counts)))
 
     def _tokens(self, grid: Grid) -> int:
-        return grid[0] * grid[1] // self.spec.merge_size**2
+        return grid[0] * grid[1] // self.vision.merge_size**2
 
     def _encode(self, pixels: Sequence[torch.Tensor], grids: Sequence[Grid]) -> torch.Tensor:
         """What the norm behind the last layer gives, [patches, width], window by window."""
-        device, orders = self.patches.device, [order_of(grid, self.spec) for grid in grids]
-        side, channels = self.spec.patch_size, self.config.kv_channels
+        device, orders = self.patches.device, [order_of(grid, self.vision) for grid in grids]
+        side, channels = self.vision.patch_size, self.config.kv_channels
         cut = torch.cat([_cut(*each, side) for each in zip(pixels, grids, orders, strict=True)])
         hidden = functional.linear(self._scaled(cut), self.patches.sum(dim=2).flatten(1))
         turned = [
@@ -90,14 +90,16 @@ class NativeEncoder(MegatronModule):
         ]
         windows = segments([length for order in orders for length in order.windows]).to(device, non_blocking=True)
         whole = segments([rows * columns for rows, columns in grids]).to(device, non_blocking=True)
-        of_layers = [whole if self.spec.native.is_full(number) else windows for number in range(self.spec.num_layers)]
+        of_layers = [
+            whole if self.vision.native.is_full(number) else windows for number in range(self.vision.num_layers)
+        ]
         rotation = torch.cat(turned).to(device, non_blocking=True)[:, None, None]
         encoded: torch.Tensor = self.merger_norm(self.block(hidden.unsqueeze(1), of_layers, rotation))
         return encoded.squeeze(1)
 
     def _scaled(self, patches: torch.Tensor) -> torch.Tensor:
         """Around 0, in the format of the weights: [patches, 3 · side · side]."""
-        return scaled(patches.view(patches.size(0), 3, -1), self.spec, self.patches.dtype).flatten(1)
+        return scaled(patches.view(patches.size(0), 3, -1), self.vision, self.patches.dtype).flatten(1)
 
     def _row_by_row(self, embeddings: torch.Tensor, grids: Sequence[Grid]) -> torch.Tensor:
         """[tokens, h] window by window, as [tokens, h] row by row."""
@@ -105,7 +107,7 @@ class NativeEncoder(MegatronModule):
         for grid in grids:
             ends.append(ends[-1] + self._tokens(grid))
         order = [
-            order_of(grid, self.spec).groups + first for grid, (first, _) in zip(grids, pairwise(ends), strict=True)
+            order_of(grid, self.vision).groups + first for grid, (first, _) in zip(grids, pairwise(ends), strict=True)
         ]
         return embeddings.index_select(0, torch.cat(order).to(embeddings.device, non_blocking=True))
 
