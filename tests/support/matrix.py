@@ -178,7 +178,6 @@ ONLY = {
     "mtp": ("dp2", "cp2", "tp2-pp2-interleaved-sp"),
     "delta": ("ep2", "tp2-pp2-interleaved-sp"),
     "vision": ("tp2", "dp2", "tp2-pp2-interleaved-sp"),
-    "experts": ("dp2", "dp2-plain-optimizer", "dp2-no-overlap", "ep2", "cp2", "tp2-pp2-interleaved-sp"),
     "routing": ("dp2", "ep2", "cp2", "tp2-pp2-interleaved-sp"),
     "gpt-oss": ("ep2", "cp2", "tp2-pp2-sp"),
     "olmo2": ("tp2", "tp2-pp2-interleaved-sp"),
@@ -188,17 +187,16 @@ ONLY = {
     "granite": ("tp2-pp2-interleaved-sp",),
     "neox": ("tp2", "tp2-pp2-interleaved-sp"),
     "llama4": ("ep2", "tp2-sp", "pp2"),
-    "bert": ("tp2", "dp2", "tp2-pp2-interleaved-sp"),
     "post-ln": ("tp2-pp2-interleaved-sp",),
     "modernbert": ("tp2-sp", "pp2-interleaved"),
     "muon": ("plain-optimizer", "dp2", "dp2-plain-optimizer", "cp2", "tp2-pp2-interleaved-sp"),
     "race": ("dp2", "tp2-pp2-interleaved-sp"),
-    "t5": ("tp2", "dp2", "tp2-pp2-sp"),
 }
-"""A plain GPT has all layouts, so that each is proved by itself. What another family has of its own meets each way to
-split it once: its matrices and layers with the layout of all kinds of model parallelism, its reductions without
-sequence parallelism where it may be split so, its sequences and experts with those that divide them, replicas where
-losses are averaged by what each has, and optimizers where it has several buffers or an optimizer of its own.
+"""The families of the table in docs/how-to/parallelism.md have all layouts, so that each is proved by itself. What
+another family has of its own meets each way to split it once: its matrices and layers with the layout of all kinds of
+model parallelism, its reductions without sequence parallelism where it may be split so, its sequences and experts with
+those that divide them, replicas where losses are averaged by what each has, and optimizers where it has several buffers
+or an optimizer of its own.
 """
 BF16_LAYOUTS = ("tp2-sp", "pp2", "dp2")
 """bf16 computes what fp32 computes, in fewer digits: these show that gradients are reduced and weights kept in fp32."""
@@ -259,7 +257,7 @@ class Cell:
 
 def _layouts(family: str, dtype: str) -> tuple[str, ...]:
     if dtype == "bf16":
-        return BF16_LAYOUTS if family == "gpt" else OF_OTHERS_IN_BF16
+        return OF_OTHERS_IN_BF16 if family in ONLY else BF16_LAYOUTS
     return ONLY.get(family) or tuple(name for name in LAYOUTS if (family, name) not in REFUSED)
 
 

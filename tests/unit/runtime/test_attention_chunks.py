@@ -22,8 +22,8 @@ CHUNK, LENGTH = 5, 13
 def config(chunk: int | None) -> Any:
     return SimpleNamespace(
         **{"num_attention_heads": 4, "kv_channels": 8, "attention_dropout": 0.0, "softmax_type": "vanilla"},
-        **{"attention_logit_softcapping": None, "packs": False, "alibi": False, "window_of": lambda number: None},
-        chunk_of=lambda number: chunk,
+        **{"attention_logit_softcapping": None, "packs": False, "masks_images": False, "alibi": False},
+        **{"window_of": lambda number: None, "chunk_of": lambda number: chunk},
     )
 
 
