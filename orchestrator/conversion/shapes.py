@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from orchestrator.conversion.native_resolution import shape_of_native
 from orchestrator.conversion.weight_mapping import (
     DECODER,
     FURTHER,
@@ -30,7 +31,8 @@ def shapes_of_weight(weight: Weight, model: ModelSpec, rows: int) -> dict[str, t
 def shape_of(key: str, model: ModelSpec, rows: int) -> tuple[int, ...]:
     """Of a key of a table, without the dimensions of layers and experts; `rows` is how many tables of tokens have."""
     if key.startswith("vision.") and model.has_vision:
-        return _of_vision(key, model.image_encoder, model.hidden_size)
+        shape = shape_of_native if model.image_encoder.kind.keeps_shape else _of_vision
+        return shape(key, model.image_encoder, model.hidden_size)
     if key.startswith(FURTHER):
         return _of_further(key, model, rows)
     hidden, name = model.hidden_size, key.removeprefix(stack_of(key))

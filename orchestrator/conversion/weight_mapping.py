@@ -12,7 +12,6 @@ from orchestrator.models.blocks.weights import Rule
 from orchestrator.models.image_encoders import ImageEncoderName
 from orchestrator.models.layers import layers, layers_differ, prediction_layers
 from orchestrator.spec.model import ModelSpec
-from orchestrator.spec.vision import VisionSpec
 
 ENCODER, DECODER, VISION = "encoder.layers.", "decoder.layers.", "vision.block.layers."
 """Keys that begin so hold the weights of all layers, one after the other along their first dimension."""
@@ -75,18 +74,24 @@ class SameAs(NamedTuple):
 
 
 class ImageConfig(NamedTuple):
-    """What config.json of a family that sees says of images, beside its decoder."""
+    """What config.json of a family that sees says of images, and where it says it of the decoder."""
 
     type: ImageEncoderName
     """`model.vision.type`."""
     keys: frozenset[str]
-    """The keys of config.json that are read."""
-    ties_output: Callable[[Mapping[str, Any], Mapping[str, Any]], bool]
-    """Whether the output layer is the embedding, from config.json and its `text_config`."""
-    to_config: Callable[[VisionSpec], dict[str, Any]]
-    """These keys, from `model.vision`."""
+    """The keys of config.json that are read, beside the family's constants."""
+    to_text: Callable[[Mapping[str, Any]], dict[str, Any]]
+    """What config.json says of the decoder."""
+    to_config: Callable[[ModelSpec, Mapping[str, Any]], dict[str, Any]]
+    """What config.json says, beside constants, of a model, from what is said of its decoder."""
     to_vision: Callable[[Mapping[str, Any]], dict[str, Any]]
     """`model.vision`, from config.json. Raises UserError with what we cannot represent."""
+    image_id: str
+    """The key for the id of the token that stands for images."""
+    other_ids: Mapping[str, str]
+    """Other special tokens -> the keys for their ids."""
+    nests: bool
+    """The decoder's keys are in `text_config`; else beside those of images."""
 
 
 @dataclass(frozen=True)

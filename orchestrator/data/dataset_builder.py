@@ -76,6 +76,8 @@ def tokenize_request(
         patch_size=sees.patch_size if sees is not None else None,
         image_encoder=sees.type if sees is not None and sees.type != VisionSpec().type else None,
         pooled_tokens=sees.pooled_tokens if sees is not None else None,
+        merge_size=sees.merge_size if sees is not None and sees.kind.keeps_shape else None,
+        smallest_image_size=sees.native.smallest_image_size if sees is not None and sees.kind.keeps_shape else None,
         workers=workers,
     )
 

@@ -56,7 +56,8 @@ def print_description(prefix: Path, as_json: bool) -> None:
             del lines["ends documents"], lines["sequences"]
         if manifest.images is not None:
             size, patch = manifest.image_size, manifest.patch_size
-            lines["images"] = f"{manifest.images} of {size} x {size} pixels, in patches of {patch} x {patch}"
+            shape = "any size" if manifest.merge_size is not None else f"{size} x {size} pixels"
+            lines["images"] = f"{manifest.images} of {shape}, in patches of {patch} x {patch}"
         if manifest.cut_sentences:
             lines["cut"] = f"{manifest.cut_sentences} sentences of more than 512 tokens, stored in pieces"
         del lines["manifest"]

@@ -66,8 +66,7 @@ def _mask(request: ShowRequest, header: IndexHeader, tokens: int) -> Any:
 
 def _patches(request: ShowRequest) -> int:
     """Tokens of an image of a data set; 1 where it has none."""
-    manifest = read_manifest(request.prefix)
-    vision = None if manifest is None else vision_of(manifest)
+    vision = vision_of(read_manifest(request.prefix))
     return 1 if vision is None else vision.tokens_per_image
 
 
@@ -75,7 +74,10 @@ def _with_mask(tokenizer: Tokenizer, ids: Any, mask: Any, patches: int) -> str:
     """A conversation as text, with what counts between ⟦ and ⟧ and a mark for an image of so many `patches`."""
     places = np.flatnonzero(np.diff(mask)) + 1
     parts = [
-        (MARK * (len(part) // patches) if marks[0] == PATCH else tokenizer.decode(part.tolist()), marks[0] == COUNTS)
+        (
+            MARK * max(1, len(part) // patches) if marks[0] == PATCH else tokenizer.decode(part.tolist()),
+            marks[0] == COUNTS,
+        )
         for part, marks in zip(np.split(ids, places), np.split(mask, places), strict=True)
     ]
     return "".join(f"⟦{text}⟧" if counts else text for text, counts in parts)

@@ -13,7 +13,7 @@ from orchestrator.files.file_types import COMPRESSIONS
 from orchestrator.models.image_encoders import ImageEncoderName
 from orchestrator.spec.messages.validation import errors_in_words
 from orchestrator.spec.sections.data import TokenizerSpec
-from orchestrator.spec.vision import VisionSpec
+from orchestrator.spec.vision import VisionSpec, vision_of_images
 
 _ENDINGS = ("py", "md", "rst", "txt", "c", "h", "cc", "cpp", "hpp", "java", "js", "ts", "go", "rs", "sh", "tex", "html")
 _CORPUS = ("jsonl", "ndjson", "txt")
@@ -81,7 +81,11 @@ class TokenizeRequest(TextRequest):
     image_encoder: ImageEncoderName | None = None
     """`model.vision.type` of the job that they are made for; `llava` when None, which is all that a command makes."""
     pooled_tokens: int | None = None
-    """Tokens of an image; one for each patch when None."""
+    """gemma3: tokens of an image."""
+    merge_size: int | None = None
+    """qwen2.5: patches of the sides of the groups, each of which has a token."""
+    smallest_image_size: int | None = None
+    """qwen2.5: images have at least as many pixels as a square of this side."""
     workers: int | None = None
     """Processes that tokenize; one per available core when None."""
     shard_size: int = 64
@@ -103,9 +107,14 @@ class TokenizeRequest(TextRequest):
         """How images are cut; None where none are asked for."""
         if self.image_size is None:
             return None
-        given = {"patch_size": self.patch_size, "type": self.image_encoder, "pooled_tokens": self.pooled_tokens}
-        said = {name: value for name, value in given.items() if value is not None}
-        return VisionSpec.model_validate({"image_size": self.image_size, **said})
+        return vision_of_images(
+            self.image_size,
+            self.patch_size,
+            self.image_encoder,
+            pooled_tokens=self.pooled_tokens,
+            merge_size=self.merge_size,
+            smallest_image_size=self.smallest_image_size,
+        )
 
     def prefix(self, key: str) -> Path:
         """Where the text of one key goes."""

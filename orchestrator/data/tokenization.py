@@ -16,7 +16,7 @@ import numpy as np
 
 from orchestrator.data.chat.encoding import IMAGES_DTYPE, MASK_DTYPE, ChatEncoder, chat_template, patch_token
 from orchestrator.data.chat.packing import loss_mask_prefix
-from orchestrator.data.chat.stored_images import bytes_per_image, images_prefix
+from orchestrator.data.chat.stored_images import images_prefix
 from orchestrator.data.chat.templates import ChatTemplate, reads_day
 from orchestrator.data.indexed_dataset.header import partial_path
 from orchestrator.data.indexed_dataset.manifest import LeftOutSource, Manifest, Source
@@ -215,7 +215,8 @@ def _identity(
     if request.vision is not None:
         identity["images"] = [request.vision.image_size, request.vision.patch_size]
         if request.image_encoder is not None:
-            identity["image encoder"] = [request.image_encoder, request.pooled_tokens]
+            beyond = (request.pooled_tokens, request.merge_size, request.smallest_image_size)
+            identity["image encoder"] = [request.image_encoder, *(each for each in beyond if each is not None)]
     return identity
 
 
@@ -228,7 +229,7 @@ def _manifests(
 ) -> list[Manifest]:
     """One for each key; the mask and the images of conversations have none of their own."""
     vision = request.vision
-    images = None if vision is None else out.progress.keys[-1].tokens // bytes_per_image(vision.image_size)
+    images = None if vision is None else out.progress.keys[-1].counted
     options = asdict(request)
     if template is not None:
         options["chat_template"] = template.name
@@ -265,6 +266,8 @@ def _manifests(
             patch_size=vision.patch_size if vision is not None else None,
             image_encoder=request.image_encoder,
             pooled_tokens=request.pooled_tokens,
+            merge_size=request.merge_size,
+            smallest_image_size=request.smallest_image_size,
             unpictured_conversations=key.unpictured,
             shortened_conversations=key.shortened,
             text_bytes=out.progress.text_bytes,

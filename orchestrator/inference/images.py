@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
 
-from orchestrator.data.chat.tokens import mark_token
+from orchestrator.data.chat.tokens import mark_token, surrounded
 from orchestrator.data.input.images import Pixels, pixels
 from orchestrator.data.tokenizers.tokenizer import Tokenizer
 from orchestrator.errors import UserError
@@ -32,26 +32,26 @@ class Images:
     pixels: tuple[Pixels, ...]
     firsts: tuple[int, ...]
     """Which of the prompt's tokens is the first of each one's patches."""
-    patches: int
+    counts: tuple[int, ...]
     """Tokens that each takes."""
 
     @property
     def tokens(self) -> int:
         """Tokens that all of them take."""
-        return len(self.firsts) * self.patches
+        return sum(self.counts)
 
     def text(self, tokens: Sequence[int]) -> list[int]:
         """The prompt's tokens that stand for no patch."""
         is_text = np.ones(len(tokens), dtype=bool)
-        for first in self.firsts:
-            is_text[first : first + self.patches] = False
+        for first, count in zip(self.firsts, self.counts, strict=True):
+            is_text[first : first + count] = False
         return [token for token, keeps in zip(tokens, is_text.tolist(), strict=True) if keeps]
 
 
 def tokens_and_marks(tokenizer: Tokenizer, text: str, around: tuple[str, str] = ("", "")) -> list[int]:
     """Token ids of a text, `IMAGE` for each mark, with the texts `around` it: what stands between marks is a text of
     its own, but to a tokenizer that knows the mark. So it is in conversations that a model is trained on."""
-    text = text.replace(MARK, MARK.join(around))
+    text = surrounded(text, MARK, around)
     own = mark_token(tokenizer)
     if own is not None:
         return [IMAGE if token == own else token for token in tokenizer.encode(text)]
@@ -95,16 +95,17 @@ def seen(
         raise UserError(f"{what} {problem}", code="images_do_not_fit_prompt")
     if vision is None or not given:
         return tokens, None
+    read = tuple(_pixels(image, vision) for image in given)
+    counts = tuple(vision.tokens_of(*image.shape[1:]) for image in read)
     placed: list[int] = []
     firsts: list[int] = []
     for token in tokens:
         if token == IMAGE:
-            firsts.append(len(placed))
-            placed += [patch] * vision.tokens_per_image
+            placed += [patch] * counts[len(firsts)]
+            firsts.append(len(placed) - counts[len(firsts)])
         else:
             placed.append(token)
-    read = tuple(_pixels(image, vision) for image in given)
-    return placed, Images(read, tuple(firsts), vision.tokens_per_image)
+    return placed, Images(read, tuple(firsts), counts)
 
 
 def _pixels(image: Image, vision: VisionSpec) -> Pixels:
@@ -115,7 +116,9 @@ def _pixels(image: Image, vision: VisionSpec) -> Pixels:
             raise UserError(
                 f"a {kind} is not an image: give a file, its content, or uint8 [3, {size}, {size}]", code="not_an_image"
             )
-        return pixels(Path(image) if isinstance(image, str) else image, size, kind=vision.kind)
+        return pixels(Path(image) if isinstance(image, str) else image, vision)
+    if vision.kind.keeps_shape:
+        return _of_any_size(image, vision)
     if image.shape != (3, size, size) or image.dtype != np.uint8:
         raise UserError(
             f"an array of {image.dtype}, {list(image.shape)}, is not an image: give uint8, [3, {size}, {size}]",
@@ -124,20 +127,59 @@ def _pixels(image: Image, vision: VisionSpec) -> Pixels:
     return image
 
 
+def _of_any_size(image: np.ndarray[Any, np.dtype[np.uint8]], vision: VisionSpec) -> Pixels:
+    """Raises UserError for an array that is no image of whole tokens within the limits."""
+    shape, unit = image.shape, vision.unit
+    fits = len(shape) == 3 and shape[0] == 3 and min(shape) > 0 and not (shape[1] % unit or shape[2] % unit)
+    if not fits or shape[1] * shape[2] > vision.image_size**2 or image.dtype != np.uint8:
+        raise UserError(
+            f"an array of {image.dtype}, {list(shape)}, is not an image: give uint8, [3, rows, columns], both "
+            f"multiples of {unit}, with {vision.image_size**2} pixels at most",
+            code="not_an_image",
+        )
+    return cast(Pixels, image)
+
+
 def batch_of_images(network: Network, each: Sequence[Images | None], length: int) -> dict[str, torch.Tensor]:
     """What a network that sees takes beside tokens [b, s], s of them: `images` [b, n, 3, size, size], those of each row
-    first, and `image_mask` [b, s]. Nothing where no row has any. A stage that embeds no tokens takes no images, and the
-    mask only where attention asks for it."""
-    given = [(row, own) for row, own in enumerate(each) if own is not None]
-    embeds, masks = network.module.pre_process, network.job.model.attends_both_ways_in_images
-    if not given or not (embeds or masks):
+    first, and `image_mask` [b, s]. Of images of any size each is [numbers], its own ones first, and `grids` are there
+    too. Nothing where no row has any. A stage that embeds no tokens takes no images, and what `places_of_images` gives
+    only where attention or positions ask for it."""
+    given, embeds, model = _given(each), network.module.pre_process, network.job.model
+    if not given or not (embeds or model.attends_both_ways_in_images or model.image_encoder.kind.keeps_shape):
         return {}
-    most = max(len(own.pixels) for _, own in given)
-    images = np.zeros((len(each), most, *given[0][1].pixels[0].shape), dtype=np.uint8)
+    found = places_of_images(network, each, length)
+    if embeds:
+        largest = max((image for _, own in given for image in own.pixels), key=lambda image: image.size)
+        images = np.zeros((len(each), max(len(own.pixels) for _, own in given), largest.size), dtype=np.uint8)
+        for row, own in given:
+            for place, image in enumerate(own.pixels):
+                images[row, place, : image.size] = image.reshape(-1)
+        shape = (-1,) if model.image_encoder.kind.keeps_shape else largest.shape
+        found["images"] = network.tensor(images, torch.uint8).view(*images.shape[:2], *shape)
+    return found
+
+
+def places_of_images(network: Network, each: Sequence[Images | None], length: int) -> dict[str, torch.Tensor]:
+    """Of s tokens in each row `image_mask` [b, s], 1 where one is of an image, and of images of any size `grids`
+    [b, n, 2], the rows and columns of their patches. Nothing where no row has any."""
+    given = _given(each)
+    if not given:
+        return {}
     mask = np.zeros((len(each), length), dtype=np.int64)
     for row, own in given:
-        images[row, : len(own.pixels)] = own.pixels
-        for first in own.firsts:
-            mask[row, first : first + own.patches] = 1
+        for first, count in zip(own.firsts, own.counts, strict=True):
+            mask[row, first : first + count] = 1
     found = {"image_mask": network.tensor(mask)}
-    return {**found, "images": network.tensor(images, torch.uint8)} if embeds else found
+    vision = network.job.model.image_encoder
+    if vision.kind.keeps_shape:
+        grids = np.zeros((len(each), max(len(own.pixels) for _, own in given), 2), dtype=np.int64)
+        for row, own in given:
+            sides = [image.shape[1:] for image in own.pixels]
+            grids[row, : len(sides)] = np.array(sides) // vision.patch_size
+        found["grids"] = network.tensor(grids)
+    return found
+
+
+def _given(each: Sequence[Images | None]) -> list[tuple[int, Images]]:
+    return [(row, own) for row, own in enumerate(each) if own is not None]

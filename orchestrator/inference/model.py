@@ -20,9 +20,9 @@ from orchestrator.errors import UserError
 from orchestrator.fields.values import resolve_environment
 from orchestrator.inference import scoring
 from orchestrator.inference.generation import writer
-from orchestrator.inference.generation.decoder import DecoderRunner, ModelRunner
+from orchestrator.inference.generation.decoder import ModelRunner
 from orchestrator.inference.generation.encoder_decoder import EncoderDecoderRunner
-from orchestrator.inference.generation.self_drafting import SelfDraftingRunner
+from orchestrator.inference.generation.runners import runner_of
 from orchestrator.inference.images import Image, Images, each_with_images, patch_token, seen, tokens_and_marks
 from orchestrator.inference.length_limits import refusal
 from orchestrator.inference.loading import open_network
@@ -297,7 +297,7 @@ class Model:
                 code="model_cannot_generate",
             )
         if not self._family.is_encoder_decoder:
-            return (SelfDraftingRunner if self.job.model.predicts_further else DecoderRunner)(self.network)
+            return runner_of(self.network)
         start = decoder_start(self.tokenizer)
         if start >= self.vocab_size:
             raise UserError(

@@ -21,13 +21,13 @@ def rotates_projection(job: JobSpec, layers: Layers) -> bool:
     plainly = degrees.context_parallel_size == 1 and not model.keeps_scores("torch")
     able = layers == "transformer_engine" or (job.runtime.device != "cpu" and plainly)
     normalized = model.qk_layernorm or model.qk_l2_norm
-    is_plain = not (normalized or model.rotates_by_layer or model.attention_output_gate)
+    is_plain = not (normalized or model.rotates_by_layer or model.attention_output_gate or model.mrope_section)
     return able and is_rotated and own and is_plain
 
 
 def fuses_rotation(model: ModelSpec, layers: Layers) -> bool:
     """Whether Transformer Engine rotates queries, and keys, in a kernel each."""
-    return layers == "transformer_engine" and model.position_embedding_type == "rope"
+    return layers == "transformer_engine" and model.position_embedding_type == "rope" and model.mrope_section is None
 
 
 def adds_in_products(job: JobSpec) -> bool:

@@ -16,6 +16,8 @@ CHANNELS = 3
 @lru_cache
 def encoder_model(vision: VisionSpec) -> ModelSpec:
     """Its layers as a BERT's whose sequences are images. What stands before them and behind them is not said."""
+    if vision.kind.keeps_shape:
+        return _native_model(vision, vision.num_layers, vision.positions)
     return ModelSpec(
         architecture="bert",
         bert_binary_head=False,
@@ -31,11 +33,51 @@ def encoder_model(vision: VisionSpec) -> ModelSpec:
     )
 
 
-def encoder_job(job: JobSpec, vision: VisionSpec) -> JobSpec:
-    """The job of a rank of the first stage, as far as images go: split over the same tensor-parallel ranks, but whole
-    between their regions and on one stage. Full recomputation keeps each layer's input.
+@lru_cache
+def encoder_models(vision: VisionSpec) -> tuple[ModelSpec, ...]:
+    """The same, a model for the layers whose patches attend to those of an image, and one, whose sequences are windows,
+    for those that attend within these.
     """
-    degrees = job.parallelism
+    if not vision.kind.keeps_shape:
+        return (encoder_model(vision),)
+    full = sum(map(vision.native.is_full, range(vision.num_layers)))
+    window = min(vision.native.window_patches(vision.patch_size), vision.positions)
+    lengths = {vision.positions: full, window: vision.num_layers - full}
+    if window == vision.positions:
+        lengths = {window: vision.num_layers}
+    return tuple(_native_model(vision, layers, length) for length, layers in lengths.items() if layers)
+
+
+def _native_model(vision: VisionSpec, layers: int, length: int) -> ModelSpec:
+    return ModelSpec(
+        architecture="bert",
+        bert_binary_head=False,
+        num_layers=layers,
+        hidden_size=vision.hidden_size,
+        num_attention_heads=vision.num_attention_heads,
+        ffn_hidden_size=vision.ffn_size,
+        seq_length=length,
+        position_embedding_type="rope",
+        normalization="RMSNorm",
+        norm_epsilon=vision.norm_epsilon,
+        activation="swiglu",
+    )
+
+
+def projector_widths(model: ModelSpec) -> tuple[int, int, int]:
+    """Inputs of the first of the two matrices behind the encoder, what is between them, and outputs of the second."""
+    vision, h = model.image_encoder, model.hidden_size
+    group = vision.hidden_size * vision.merge_size**2
+    return (group, group, h) if vision.kind.keeps_shape else (vision.hidden_size, h, h)
+
+
+def encoder_job(job: JobSpec, vision: VisionSpec, model: ModelSpec | None = None) -> JobSpec:
+    """The job of a rank of the first stage, as far as images go: split over the same tensor-parallel ranks, but whole
+    between their regions and on one stage. Full recomputation keeps each layer's input. `model`: of `encoder_models`
+    the one that it is of, `encoder_model` by default.
+    """
+    degrees, own = job.parallelism, model or encoder_model(vision)
+    sequences = vision.images_per_sequence * -(-vision.positions // own.seq_length)
     layout: dict[str, Any] = {
         "pipeline_model_parallel_size": 1,
         "virtual_pipeline_model_parallel_size": None,
@@ -49,11 +91,9 @@ def encoder_job(job: JobSpec, vision: VisionSpec) -> JobSpec:
         "data_parallel_size": job.world_size // degrees.tensor_model_parallel_size,  # on as many processes
     }
     changes: dict[str, Any] = {
-        "model": encoder_model(vision),
+        "model": own,
         "parallelism": degrees.model_copy(update=layout),
-        "batch": job.batch.model_copy(
-            update={"micro_batch_size": job.batch.micro_batch_size * vision.images_per_sequence}
-        ),
+        "batch": job.batch.model_copy(update={"micro_batch_size": job.batch.micro_batch_size * sequences}),
     }
     if job.runtime.recompute_granularity == "full":
         each = {"recompute_method": "uniform", "recompute_num_layers": 1, "distribute_saved_activations": False}

@@ -7,6 +7,7 @@ from orchestrator.fields.base import Section
 from orchestrator.fields.metadata import HashedIfChanged
 from orchestrator.fields.values import Positive, PositiveNumber
 from orchestrator.models.image_encoders import IMAGE_ENCODERS, ImageEncoderKind, ImageEncoderName
+from orchestrator.spec.native_resolution import NativeResolutionSpec
 
 MARK = "<image>"
 """What stands for an image in a text."""
@@ -19,10 +20,12 @@ class VisionSpec(Section):
     type: Annotated[ImageEncoderName, resume.SHAPE, HashedIfChanged()] = "llava"
     """`llava`: CLIP's encoder, and two matrices that project each patch. `gemma3`: SigLIP's encoder; patches are
     averaged to `pooled_tokens` tokens, which one matrix projects, and in the decoder the tokens of an image attend to
-    each other in both directions. It does not change the defaults of other fields; Gemma 3's presets set them."""
+    each other in both directions. `qwen2.5`: the encoder of Qwen2.5-VL, for images of any size; `activation` does not
+    apply. It does not change the defaults of other fields; the presets of Gemma 3
+    and Qwen2.5-VL set them."""
     image_size: Annotated[Positive, resume.SHAPE] = 336
     """Pixels of a side. For `llava` images are scaled to cover a square of this size, and cropped to it; for `gemma3`
-    they are scaled to it in both directions."""
+    they are scaled to it in both directions; for `qwen2.5` they have at most as many pixels as such a square."""
     patch_size: Annotated[Positive, resume.SHAPE] = 14
     """Pixels of a patch's side; for `llava` the decoder gets a token for each patch."""
     pooled_tokens: Annotated[Positive | None, resume.LOGIC, HashedIfChanged()] = None
@@ -46,11 +49,29 @@ class VisionSpec(Section):
     """Maximum images per sequence. A sequence with fewer takes as long."""
     freeze: Annotated[bool, resume.PARAMETER_GROUPS] = False
     """Keep the encoder fixed, and train only what projects its output and the decoder."""
+    native_resolution: Annotated[NativeResolutionSpec | None, resume.SHAPE, HashedIfChanged()] = None
+    """`qwen2.5`: what its encoder has beyond the others, with Qwen2.5-VL's own values by default."""
 
     @property
     def kind(self) -> ImageEncoderKind:
         """What is true of all encoders of its type."""
         return IMAGE_ENCODERS[self.type]
+
+    @property
+    def native(self) -> NativeResolutionSpec:
+        """What an encoder of images of any size has beyond other encoders."""
+        assert self.kind.keeps_shape, "the caller has asked"
+        return self.native_resolution or NativeResolutionSpec()
+
+    @property
+    def merge_size(self) -> int:
+        """Patches of a side of the group that becomes one token of the decoder."""
+        return self.native.merge_size if self.kind.keeps_shape else 1
+
+    @property
+    def unit(self) -> int:
+        """Pixels of a side of what becomes one token of the decoder."""
+        return self.patch_size * self.merge_size
 
     @property
     def ffn_size(self) -> int:
@@ -59,18 +80,49 @@ class VisionSpec(Section):
 
     @property
     def patches(self) -> int:
-        """Patches of an image."""
+        """Patches of an image, of any size those of the largest."""
         return (self.image_size // self.patch_size) ** 2
 
     @property
     def tokens_per_image(self) -> int:
-        """Tokens of the decoder's sequence that an image takes: its patches, or means of some."""
-        return self.patches if self.pooled_tokens is None else self.pooled_tokens
+        """Tokens of the decoder's sequence that an image takes: its patches, means or groups of them. Of images of any
+        size it is the largest that takes so many."""
+        return (self.image_size // self.unit) ** 2 if self.pooled_tokens is None else self.pooled_tokens
+
+    def tokens_of(self, rows: int, columns: int) -> int:
+        """Tokens of an image of so many pixels, as the encoder takes it."""
+        return rows * columns // self.unit**2 if self.kind.keeps_shape else self.tokens_per_image
+
+    @property
+    def least_tokens(self) -> int:
+        """Tokens that an image takes at least."""
+        return 1 if self.kind.keeps_shape else self.tokens_per_image
 
     @property
     def positions(self) -> int:
         """Length of the encoder's sequences: the patches, behind CLIP's token for the whole image."""
         return self.patches + self.kind.class_token
+
+
+def vision_of_images(
+    image_size: int,
+    patch_size: int | None,
+    encoder: ImageEncoderName | None,
+    *,
+    pooled_tokens: int | None = None,
+    merge_size: int | None = None,
+    smallest_image_size: int | None = None,
+) -> VisionSpec:
+    """How images of a data set are cut, for which a manifest has these values; None stands for a default."""
+    native = {"merge_size": merge_size, "smallest_image_size": smallest_image_size}
+    given = {
+        "patch_size": patch_size,
+        "type": encoder,
+        "pooled_tokens": pooled_tokens,
+        "native_resolution": {name: value for name, value in native.items() if value is not None} or None,
+    }
+    said = {name: value for name, value in given.items() if value is not None}
+    return VisionSpec.model_validate({"image_size": image_size, **said})
 
 
 def marks_problem(marks: int, images: int, *, sees: bool, given_by: str | None = None) -> str | None:

@@ -85,9 +85,9 @@ FAMILIES = {
     **dict.fromkeys(("modernbert", "modernbert-biases"), "ModernBertForMaskedLM"),
     **dict.fromkeys(("t5", "t5-v1.1", "mt5"), "T5ForConditionalGeneration"),
     **dict.fromkeys(("llava", "llava-qwen2"), "LlavaForConditionalGeneration"),
-    "gemma3-images": "Gemma3ForConditionalGeneration",
+    **{"gemma3-images": "Gemma3ForConditionalGeneration", "qwen2.5-vl": "Qwen2_5_VLForConditionalGeneration"},
 }
-SEES = ("llava", "llava-qwen2", "gemma3-images")
+SEES = ("llava", "llava-qwen2", "gemma3-images", "qwen2.5-vl")
 DECODERS = [name for name, kind in FAMILIES.items() if kind.endswith(("CausalLM", "LMHeadModel"))]
 
 

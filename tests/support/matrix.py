@@ -50,6 +50,15 @@ FAMILIES: dict[str, dict[str, Any]] = {
             "images_per_sequence": 2,
         },
     },
+    "native": {
+        **{**_MODEL, "activation": "swiglu", "normalization": "RMSNorm", "num_query_groups": 2},
+        "mrope_section": [2, 1, 1],
+        "vision": {
+            **{"type": "qwen2.5", "image_size": 24, "patch_size": 4, "num_layers": 2, "hidden_size": 16},
+            **{"num_attention_heads": 2, "images_per_sequence": 2},
+            "native_resolution": {"smallest_image_size": 8, "attention_window_size": 16, "full_attention_layers": [1]},
+        },
+    },
     "experts": {
         **{**_MODEL, "add_bias_linear": False, "num_experts": 4, "moe_ffn_hidden_size": 48, "moe_aux_loss_coeff": 0.05},
         "moe_shared_expert_intermediate_size": 40,
@@ -176,6 +185,7 @@ ONLY = {
     "olmo2": ("tp2", "tp2-pp2-interleaved-sp"),
     "gemma3": ("cp2", "tp2-pp2-interleaved-sp"),
     "gemma3-images": ("pp2", "tp2-pp2-interleaved-sp"),
+    "native": ("dp2", "tp2-pp2-interleaved-sp"),
     "granite": ("tp2-pp2-interleaved-sp",),
     "neox": ("tp2", "tp2-pp2-interleaved-sp"),
     "llama4": ("ep2", "tp2-sp", "pp2"),

@@ -18,7 +18,10 @@ from orchestrator.cli.outputs import refuse_printed
 from orchestrator.conversion.hugging_face.configuration import merged_rates, read_config, to_dtype, to_model
 from orchestrator.conversion.hugging_face.families.mixture_of_experts.further_tokens import layers_of_further_tokens
 from orchestrator.conversion.hugging_face.families.registry import family_of_folder, family_of_job
-from orchestrator.conversion.hugging_face.processor_values import image_token_note, refuse_other_pixels
+from orchestrator.conversion.hugging_face.processor_values import (
+    image_token_note,
+    refuse_other_pixels,
+)
 from orchestrator.conversion.weight_mapping import Family
 from orchestrator.errors import UserError
 from orchestrator.launch.runs import create_run

@@ -192,7 +192,7 @@ def merged_rates(config: Mapping[str, Any], family: Family) -> Iterator[str]:
 def keys_read(family: Family) -> set[str]:
     """The keys of config.json that an import of this family understands."""
     if family.images is not None:
-        return {"text_config", "tie_word_embeddings", *family.images.keys, *family.constants}
+        return {*family.images.keys, *family.constants}
     return {
         *(*family.sizes.values(), *family.constants, *family.repeated, *family.aliases, *family.implied),
         *(key for each in family.derived for key in each.keys),
@@ -207,21 +207,14 @@ def keys_read(family: Family) -> set[str]:
 
 
 def _to_seeing_config(model: ModelSpec, family: Family, images: ImageConfig, text: Mapping[str, Any]) -> dict[str, Any]:
-    """Around `text`, what it says of the decoder."""
-    return {
-        "architectures": [family.architecture],
-        "model_type": family.model_type,
-        "tie_word_embeddings": text["tie_word_embeddings"],
-        **family.constants,
-        "text_config": text,
-        **images.to_config(model.image_encoder),
-    }
+    """From `text`, what it says of the decoder."""
+    names = {"architectures": [family.architecture], "model_type": family.model_type}
+    return {**images.to_config(model, text), **family.constants, **names}
 
 
 def _to_seeing_model(config: Mapping[str, Any], decoder: Family, images: ImageConfig) -> dict[str, Any]:
-    text = section(config, "text_config")
-    ties, vision = images.ties_output(config, text), images.to_vision(config)
-    return {**to_model({**text, "tie_word_embeddings": ties}, decoder, " of text_config"), "vision": vision}
+    place = " of text_config" if images.nests else ""
+    return {**to_model(images.to_text(config), decoder, place), "vision": images.to_vision(config)}
 
 
 def _said(config: Mapping[str, Any], key: str, family: Family) -> Any:

@@ -15,7 +15,7 @@ import torch
 from orchestrator.conversion.hugging_face.adapters import adapted, adapter_of
 from orchestrator.conversion.hugging_face.configuration import to_config
 from orchestrator.conversion.hugging_face.families.registry import family_of_job
-from orchestrator.conversion.hugging_face.processor_files import image_token, write_processor
+from orchestrator.conversion.hugging_face.processor_files import image_token, token_ids, write_processor
 from orchestrator.conversion.hugging_face.tokenizer_files import SpecialIds, write_tokenizer
 from orchestrator.conversion.hugging_face.transforms import TRANSFORMS
 from orchestrator.conversion.progress import progress
@@ -92,7 +92,7 @@ class Source:
 
     def unused(self) -> Iterator[tuple[str, torch.Tensor]]:
         """What transformers has beside these weights, and computes nothing with."""
-        if self.model.has_vision:
+        if self.family.unused:
             dtype, width = (
                 self.dtype or self.weights.dtype("vision.positions"),
                 self.model.image_encoder.hidden_size,
@@ -183,7 +183,7 @@ def export(
         ids = special.record | (special.of_decoder if job.model.family.is_encoder_decoder else {})
         generation = {**{key: value for key, value in ids.items() if value is not None}, **came_with(draft, rows)}
         ids |= {key: generation[key] for key in ids if key in generation}
-        config = _with_ids(to_config(job.model, family, rows), ids, job, rows)
+        config = _with_ids(to_config(job.model, family, rows), family, ids, job, rows)
         written = dtype or source.weights.dtype("embedding.word_embeddings.weight")
         config["torch_dtype"] = str(written).removeprefix("torch.")
         (draft / "config.json").write_text(json.dumps(config, indent=2) + "\n")
@@ -196,15 +196,20 @@ def export(
     return {**said, "tokenizer_left_out": left_out}
 
 
-def _with_ids(config: dict[str, Any], ids: dict[str, int | None], job: JobSpec, rows: int) -> dict[str, Any]:
+def _with_ids(
+    config: dict[str, Any], family: Family, ids: dict[str, int | None], job: JobSpec, rows: int
+) -> dict[str, Any]:
     """A config.json with the ids of special tokens: those of text, and that which stands for images."""
-    if not job.model.has_vision:
+    images = family.images
+    if images is None:
         return config | ids
-    image = rows - 1
+    found = {images.image_id: rows - 1}
     if not means_no_text(job):
         with suppress(UserError):  # it is left out, or that is the reason why it is
-            image = image_token(job.data.tokenizer, job.model.image_encoder.kind.token)
-    return {**config, "image_token_index": image, "text_config": config["text_config"] | ids}
+            found = {images.image_id: image_token(job.data.tokenizer, job.model.image_encoder.kind.token)}
+            found |= token_ids(job.data.tokenizer, images.other_ids)
+    text = {"text_config": config["text_config"] | ids} if images.nests else ids
+    return {**config, **found, **text}
 
 
 def require_whole(checkpoint: Path) -> None:

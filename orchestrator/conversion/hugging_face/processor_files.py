@@ -1,4 +1,5 @@
-"""Files of transformers' processors of LLaVA and Gemma 3: how images become pixels, and how many tokens each takes."""
+"""Files of transformers' processors of LLaVA, Gemma 3 and Qwen2.5-VL: how images become pixels, and
+how many tokens each takes."""
 
 from __future__ import annotations
 
@@ -11,6 +12,7 @@ from orchestrator.conversion.hugging_face.processor_values import RESAMPLING
 from orchestrator.data.tokenizers.tokenizer import load_tokenizer
 from orchestrator.errors import UserError
 from orchestrator.models.image_encoders import ImageEncoderName
+from orchestrator.spec.native_resolution import FRAMES
 from orchestrator.spec.sections.data import TokenizerSpec
 from orchestrator.spec.vision import MARK, VisionSpec
 
@@ -21,10 +23,17 @@ def image_token(tokenizer: TokenizerSpec, token: str = MARK) -> int:
     if found is None:
         raise UserError(
             f"the tokenizer has no token {token}, which transformers needs to find images: export the model "
-            "without it (--no-tokenizer); image_token_index is then the last id of the vocabulary",
+            "without it (--no-tokenizer); its id in config.json is then the last id of the vocabulary",
             code="no_image_token",
         )
     return found
+
+
+def token_ids(tokenizer: TokenizerSpec, keys: Mapping[str, str]) -> dict[str, int]:
+    """The ids of those special tokens that a tokenizer has, by the keys that `keys` has for them."""
+    known = load_tokenizer(tokenizer)
+    found = {key: known.token_id(text) for text, key in keys.items()}
+    return {key: number for key, number in found.items() if number is not None}
 
 
 def write_processor(vision: VisionSpec, folder: Path) -> None:
@@ -74,9 +83,21 @@ def _gemma3(vision: VisionSpec, side: dict[str, int]) -> _Files:
     return pixels, {"processor_class": name, "image_seq_length": vision.tokens_per_image}
 
 
+def _qwen(vision: VisionSpec, side: dict[str, int]) -> _Files:
+    name = "Qwen2_5_VLProcessor"
+    pixels = {
+        "image_processor_type": "Qwen2VLImageProcessor",
+        "processor_class": name,
+        **{"min_pixels": vision.native.smallest_image_size**2, "max_pixels": vision.image_size**2},
+        **{"patch_size": vision.patch_size, "merge_size": vision.merge_size, "temporal_patch_size": FRAMES},
+    }
+    return pixels, {"processor_class": name}
+
+
 _PROCESSORS: Final[Mapping[ImageEncoderName, Callable[[VisionSpec, dict[str, int]], _Files]]] = {
     "llava": _llava,
     "gemma3": _gemma3,
+    "qwen2.5": _qwen,
 }
 
 

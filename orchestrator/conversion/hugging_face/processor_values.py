@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.errors import UserError
+from orchestrator.spec.native_resolution import FRAMES
 from orchestrator.spec.vision import MARK, VisionSpec
 
 RESAMPLING = {"bilinear": 2, "bicubic": 3}
@@ -63,19 +64,29 @@ def _read(path: Path) -> dict[str, Any]:
     return found
 
 
-def _differences(said: Mapping[str, Any], vision: VisionSpec) -> list[str]:
-    size, kind = vision.image_size, vision.kind
+def _square(vision: VisionSpec) -> dict[str, tuple[Any, ...]]:
+    size, crops = vision.image_size, vision.kind.crops
     square = {"height": size, "width": size}
-    shaped: dict[str, tuple[Any, ...]] = {
-        "size": ({"shortest_edge": size}, size) if kind.crops else (square,),
-        "do_center_crop": (kind.crops,),
-        **({"crop_size": (square, size)} if kind.crops else {"do_pan_and_scan": (False,)}),
+    return {
+        "size": ({"shortest_edge": size}, size) if crops else (square,),
+        "do_center_crop": (crops,),
+        **({"crop_size": (square, size)} if crops else {"do_pan_and_scan": (False,)}),
+        "do_pad": (False,),
     }
+
+
+def _patches(vision: VisionSpec) -> dict[str, tuple[Any, ...]]:
+    """Of images of any size. How small and how large these may be is for each training."""
+    sizes = {"patch_size": vision.patch_size, "merge_size": vision.merge_size, "temporal_patch_size": FRAMES}
+    return {key: (value,) for key, value in sizes.items()}
+
+
+def _differences(said: Mapping[str, Any], vision: VisionSpec) -> list[str]:
+    kind = vision.kind
     known: dict[str, tuple[Any, ...]] = {
         "do_resize": (True,),
-        **shaped,
+        **(_patches(vision) if kind.keeps_shape else _square(vision)),
         "resample": (RESAMPLING[kind.resampling],),
-        "do_pad": (False,),
         "do_rescale": (True,),
         "rescale_factor": (1 / 255,),
         "do_normalize": (True,),

@@ -183,6 +183,10 @@ TRANSFORMS = {
     "interleaved_qkv_of_pairs": Transform(_split_pairs, _join_pairs),
     "heads_of_pairs": Transform(_split_heads, _join_heads),
     "interleaved_vision_qkv": Transform(_split_vision_qkv, _join_vision_qkv),
+    "joined_vision_qkv": Transform(
+        lambda ours, model, rows: [torch.cat(_split_vision_qkv(ours, model, rows))],
+        lambda theirs, model, rows: _join_vision_qkv(theirs[0].chunk(3), model, rows),
+    ),
     "interleaved_kv": Transform(_split_kv, _join_qkv),
     "joined_qkv": Transform(
         lambda ours, model, rows: [torch.cat(_split_qkv(ours, model, rows))],

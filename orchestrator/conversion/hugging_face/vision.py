@@ -10,6 +10,7 @@ from orchestrator.conversion.hugging_face.config_keys import check_keys, no_netw
 from orchestrator.conversion.hugging_face.configuration import section
 from orchestrator.conversion.weight_mapping import ImageConfig
 from orchestrator.errors import UserError
+from orchestrator.spec.model import ModelSpec
 from orchestrator.spec.vision import VisionSpec
 
 _SIZES = {
@@ -142,8 +143,23 @@ def _layers(count: Any, layer: Any) -> int:
     return layers
 
 
-def _llava_config(vision: VisionSpec) -> dict[str, Any]:
+TIES, TEXT_KEYS = "tie_word_embeddings", frozenset({"text_config", "tie_word_embeddings"})
+
+
+def nested_config(model: ModelSpec, text: Mapping[str, Any]) -> dict[str, Any]:
+    """The decoder's part of a config.json that has it in `text_config`."""
+    return {TIES: text[TIES], "text_config": text}
+
+
+def _llava_text(config: Mapping[str, Any]) -> dict[str, Any]:
+    text = section(config, "text_config")
+    return {**text, TIES: any(each.get(TIES) for each in (config, text))}
+
+
+def _llava_config(model: ModelSpec, text: Mapping[str, Any]) -> dict[str, Any]:
+    vision = model.image_encoder
     return {
+        **nested_config(model, text),
         "vision_feature_layer": -1,
         "image_seq_length": vision.tokens_per_image,
         "vision_config": to_vision_config(vision, CLIP),
@@ -156,10 +172,13 @@ def _llava_vision(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 LLAVA_IMAGES = ImageConfig(
-    "llava",
-    frozenset({"vision_config", "vision_feature_layer"}),
-    lambda config, text: any(each.get("tie_word_embeddings") for each in (config, text)),
-    _llava_config,
-    _llava_vision,
+    type="llava",
+    keys=TEXT_KEYS | {"vision_config", "vision_feature_layer"},
+    to_text=_llava_text,
+    to_config=_llava_config,
+    to_vision=_llava_vision,
+    image_id="image_token_index",
+    other_ids={},
+    nests=True,
 )
 """Of LLaVA."""

@@ -13,6 +13,7 @@ import numpy as np
 from orchestrator.data.chat.assistant_spans import squeezed
 from orchestrator.data.chat.conversations import Message, parse_conversation
 from orchestrator.data.chat.images import IMAGE
+from orchestrator.data.chat.native_images import most_images, stored_image
 from orchestrator.data.chat.packing import COUNTS, PATCH
 from orchestrator.data.chat.stored_images import bytes_per_image
 from orchestrator.data.chat.templates import (
@@ -52,6 +53,13 @@ class EncodedConversation(NamedTuple):
     """Of each token: `COUNTS`, `PATCH`, or 0."""
     images: list[bytes]
     """The pixels of each image."""
+
+
+class _StoredImage(NamedTuple):
+    pixels: bytes
+    """What is stored of it."""
+    tokens: int
+    """That stand for it."""
 
 
 class _Read(NamedTuple):
@@ -94,7 +102,9 @@ class ChatEncoder:
         keys = [tokens, EncodedKey(mask.tobytes(), lengths, largest=PATCH)]
         if self._vision is not None:
             sizes = array("i", (sum(map(len, each.images)) for each in encoded)).tobytes()
-            keys.append(EncodedKey(b"".join(image for each in encoded for image in each.images), sizes, largest=255))
+            every_image = [image for each in encoded for image in each.images]
+            keys.append(EncodedKey(b"".join(every_image), sizes, largest=255))
+            keys[-1].counted = len(every_image)
         return EncodedChunk(keys, malformed)
 
     def encode(self, line: bytes, folder: Path = Path()) -> EncodedConversation:
@@ -107,33 +117,40 @@ class ChatEncoder:
         messages, tools = parse_conversation(line)
         paths = [folder / path for message in messages for path in message.images]
         pieces, whole = self._template(messages, tools), self._template.is_whole
-        ids, mask = self._with_patches(pieces, len(paths)) if paths else tokens_of(self._tokenizer, pieces, whole)
+        images: list[_StoredImage] = []
+        if paths:
+            ids, mask, images = self._with_patches(pieces, paths)
+        else:
+            ids, mask = tokens_of(self._tokenizer, pieces, whole)
         if COUNTS not in mask[1:]:
             raise ValueError("the assistant says nothing: none of its tokens counts")
         is_unpictured = self._vision is not None and not paths and any(MARK in each.text for each in messages)
-        images = [] if self._vision is None else [_pixels(path, self._vision) for path in paths]
-        encoded = EncodedConversation(ids, mask, images)
+        encoded = EncodedConversation(ids, mask, [image.pixels for image in images])
         return _Read(encoded, is_unpictured, _is_shortened(messages, pieces))
 
-    def _with_patches(self, pieces: Sequence[RenderedText], images: int) -> tuple[list[int], list[int]]:
+    def _with_patches(
+        self, pieces: Sequence[RenderedText], paths: Sequence[Path]
+    ) -> tuple[list[int], list[int], list[_StoredImage]]:
         """The tokens of text in which `IMAGE` stands for each of some images: there are those of its patches."""
+        images = len(paths)
         if self._vision is None:
             raise ValueError(
                 "it has images, but their size is not known: name it with --image-size (in a job: model.vision), or "
                 "leave the line out"
             )
-        if images * bytes_per_image(self._vision.image_size) > _LONGEST:
+        most = _LONGEST // bytes_per_image(self._vision.image_size)
+        if images > (min(most, most_images(self._vision)) if self._vision.kind.keeps_shape else most):
             raise ValueError(f"it has {images} images, more than a data set can hold for a conversation")
-        around = self._vision.kind.around
-        parts = between_images(self._tokenizer, with_text_around(pieces, around), self._template.is_whole)
+        around, is_whole = self._vision.kind.around, self._template.is_whole
+        parts = between_images(self._tokenizer, with_text_around(pieces, around), is_whole)
         if len(parts) != images + 1:
             raise ValueError(f"the chat template writes {len(parts) - 1} of its {images} images")
-        patches = self._vision.tokens_per_image
+        found = [_stored(path, self._vision) for path in paths]
         ids, mask = parts[0]
-        for more_ids, more_mask in parts[1:]:
-            ids = [*ids, *[self._patch] * patches, *more_ids]
-            mask = [*mask, *[PATCH] * patches, *more_mask]
-        return ids, mask
+        for image, (more_ids, more_mask) in zip(found, parts[1:], strict=True):
+            ids = [*ids, *[self._patch] * image.tokens, *more_ids]
+            mask = [*mask, *[PATCH] * image.tokens, *more_mask]
+        return ids, mask, found
 
 
 def _is_shortened(messages: Sequence[Message], pieces: Sequence[RenderedText]) -> bool:
@@ -153,14 +170,19 @@ def patch_token(tokenizer: Tokenizer, kind: ImageEncoderKind) -> int:
     return tokenizer.eod if own is None else own
 
 
-def _pixels(path: Path, vision: VisionSpec) -> bytes:
-    """Those of a file. Raises ValueError where it is no image."""
+def _stored(path: Path, vision: VisionSpec) -> _StoredImage:
+    """That of a file. Raises ValueError where it is no image."""
     try:
-        return pixels(path, vision.image_size, kind=vision.kind).tobytes()
+        found = pixels(path, vision)
     except MissingDependency:
         raise
     except UserError as error:
         raise ValueError(str(error)) from error
+    _, rows, columns = found.shape
+    stored = found.tobytes()
+    if vision.kind.keeps_shape:
+        stored = stored_image(stored, rows, columns, vision)
+    return _StoredImage(stored, vision.tokens_of(rows, columns))
 
 
 def chat_template(tokenizer: Tokenizer, wanted: str | None, day: str | None = None) -> ChatTemplate:

@@ -1,7 +1,7 @@
 """PREFIX.images: the pixels of the images that a data set of conversations has. Light.
 
 It is an indexed data set of uint8 with a sequence for each conversation, of no length where that has no image: the
-images one after another, each [3, size, size], as red, green and blue.
+images one after another, each [3, size, size], as red, green and blue; those of any size as `native_images` has them.
 """
 
 from __future__ import annotations
@@ -9,10 +9,11 @@ from __future__ import annotations
 from array import array
 from pathlib import Path
 
+from orchestrator.data.chat.native_images import count_of, is_count
 from orchestrator.data.indexed_dataset.header import HEADER, IndexHeader, bin_path, idx_path, read_index
 from orchestrator.data.indexed_dataset.manifest import Manifest, read_manifest
 from orchestrator.errors import UserError
-from orchestrator.spec.vision import VisionSpec
+from orchestrator.spec.vision import VisionSpec, vision_of_images
 
 
 def images_prefix(prefix: Path) -> Path:
@@ -46,8 +47,37 @@ def image_counts(prefix: Path, first: int, stop: int, vision: VisionSpec) -> arr
         with open(path, "rb") as file:
             file.seek(HEADER.size + 4 * first)
             sizes.frombytes(file.read(4 * (stop - first)))
+    if vision.kind.keeps_shape:
+        return array("i", (count_of(size, vision) for size in sizes))
     each = bytes_per_image(vision.image_size)
     return array("i", (size // each for size in sizes))
+
+
+def vision_of(manifest: Manifest | None) -> VisionSpec | None:
+    """How the images of a data set are cut; None where it has none, or says nothing of it."""
+    if manifest is None or manifest.image_size is None or manifest.patch_size is None:
+        return None
+    return vision_of_images(
+        manifest.image_size,
+        manifest.patch_size,
+        manifest.image_encoder,
+        pooled_tokens=manifest.pooled_tokens,
+        merge_size=manifest.merge_size,
+        smallest_image_size=manifest.smallest_image_size,
+    )
+
+
+def _cut_as(vision: VisionSpec) -> str:
+    """All that the pixels and the tokens of an image depend on, in words."""
+    if vision.kind.keeps_shape:
+        return (
+            f"any size from {vision.native.smallest_image_size} to {vision.image_size} pixels, in patches of "
+            f"{vision.patch_size}, {vision.merge_size} x {vision.merge_size} to a token"
+        )
+    said = f"{vision.image_size} pixels in patches of {vision.patch_size}"
+    if not vision.kind.pools:
+        return said
+    return f"{said}, {vision.tokens_per_image} tokens each, for type {vision.type}"
 
 
 def images_problem(path: str, header: IndexHeader, vision: VisionSpec | None) -> str | None:
@@ -77,11 +107,11 @@ def images_problem(path: str, header: IndexHeader, vision: VisionSpec | None) ->
         return f"{path} has {claimed} images, and {missing}: copy all its files, or make it again"
     if not _belong_together(stored, header, manifest):
         return f"{path} and {prefix} do not belong together: copy all files again, or make the data set again"
-    wanted = _cut_as(vision)
+    wanted, own = _cut_as(vision), vision_of(manifest)
     if manifest is None:
-        fits, made = stored.tokens % bytes_per_image(vision.image_size) == 0, "another size"
+        fits = vision.kind.keeps_shape or stored.tokens % bytes_per_image(vision.image_size) == 0
+        made = "another size"
     else:
-        own = vision_of(manifest)
         made = "unknown size" if own is None else _cut_as(own)
         fits = made == wanted
     if fits:
@@ -101,23 +131,6 @@ def images_damage(path: str, header: IndexHeader) -> str | None:
     return None if own is None else images_problem(path, header, own)
 
 
-def vision_of(manifest: Manifest) -> VisionSpec | None:
-    """How the images of a data set were cut; None where it has none."""
-    if manifest.image_size is None or manifest.patch_size is None:
-        return None
-    sizes = {"image_size": manifest.image_size, "patch_size": manifest.patch_size}
-    kind = {} if manifest.image_encoder is None else {"type": manifest.image_encoder}
-    return VisionSpec.model_validate({**sizes, **kind, "pooled_tokens": manifest.pooled_tokens})
-
-
-def _cut_as(vision: VisionSpec) -> str:
-    """All that the pixels and the tokens of an image depend on, in words."""
-    said = f"{vision.image_size} pixels in patches of {vision.patch_size}"
-    if not vision.kind.pools:
-        return said
-    return f"{said}, {vision.tokens_per_image} tokens each, for type {vision.type}"
-
-
 def _half(path: str, absent: list[Path]) -> str:
     return (
         f"{path} has images in one file of two: {absent[0]} is not there. Copy it next to the other, or remove that "
@@ -128,4 +141,12 @@ def _half(path: str, absent: list[Path]) -> str:
 def _belong_together(stored: IndexHeader, header: IndexHeader, manifest: Manifest | None) -> bool:
     if stored.dtype != "uint8" or stored.sequences != header.sequences:
         return False
-    return manifest is None or stored.tokens == (manifest.images or 0) * bytes_per_image(manifest.image_size or 0)
+    own = vision_of(manifest)
+    if manifest is None or own is None:
+        return True
+    images = manifest.images or 0
+    return (
+        is_count(stored.tokens, images, own)
+        if own.kind.keeps_shape
+        else stored.tokens == images * bytes_per_image(own.image_size)
+    )

@@ -51,10 +51,15 @@ def tokens_of(tokenizer: Tokenizer, pieces: Sequence[RenderedText], is_whole: bo
 
 
 def with_text_around(pieces: Sequence[RenderedText], around: tuple[str, str]) -> list[RenderedText]:
-    """The pieces with a text before and behind each image."""
+    """The pieces with a text before and behind each image, but where a template writes it itself."""
+    return [replace(piece, text=piece.text and surrounded(piece.text, IMAGE, around)) for piece in pieces]
+
+
+def surrounded(text: str, image: str, around: tuple[str, str]) -> str:
+    """A text with `around` before and behind each `image` that has it not yet."""
     before, behind = around
-    written = f"{before}{IMAGE}{behind}"
-    return [replace(piece, text=piece.text and piece.text.replace(IMAGE, written)) for piece in pieces]
+    found = re.compile(f"(?:{re.escape(before)})?{re.escape(image)}(?:{re.escape(behind)})?")
+    return found.sub(lambda _: f"{before}{image}{behind}", text)
 
 
 def between_images(tokenizer: Tokenizer, pieces: Sequence[RenderedText], is_whole: bool) -> list[Tokens]:

@@ -12,6 +12,7 @@ from megatron.core.datasets.blended_megatron_dataset_config import BlendedMegatr
 from megatron.core.datasets.indexed_dataset import IndexedDataset
 from megatron.core.datasets.megatron_dataset import MegatronDataset
 
+from orchestrator.data.chat.native_images import images_in
 from orchestrator.data.chat.packing import COUNTS, PATCH, loss_mask_prefix, pack, usable
 from orchestrator.data.chat.stored_images import has_images, images_prefix
 from orchestrator.data.indexed_dataset.header import bin_path, read_index
@@ -131,6 +132,9 @@ class ChatDataset(MegatronDataset):
 class ImageChatDataset(ChatDataset):
     """Conversations with images, one to a sequence.
 
+    Of images of any size item i holds `grids`, int64 [images_per_sequence, 2], the rows and columns of patches of each,
+    0 where there are fewer; each of `images` begins with its pixels [3, rows, columns].
+
     Item i holds beside the others `images`, uint8 [images_per_sequence, 3, size, size], black where there are fewer,
     and `image_mask`, float32 [s], 1 where a token is a patch: the k-th is the k-th patch of the images in their order,
     row by row. Of an image that is cut off some patches are missing.
@@ -153,9 +157,15 @@ class ImageChatDataset(ChatDataset):
         fields["image_mask"] = np.zeros(config.sequence_length, dtype=np.float32)
         fields["image_mask"][: len(marks)] = marks == PATCH
         fields["images"] = np.zeros((config.images_per_sequence, 3, config.image_size, config.image_size), np.uint8)
-        if self._images is not None:
-            pixels = self._images[member]
+        pixels = np.zeros(0, np.uint8) if self._images is None else self._images[member]
+        if not config.vision.kind.keeps_shape:
             fields["images"].reshape(-1)[: len(pixels)] = pixels
+            return fields
+        fields["grids"] = np.zeros((config.images_per_sequence, 2), np.int64)
+        slots = fields["images"].reshape(config.images_per_sequence, -1)
+        for place, (rows, columns, begin, end) in enumerate(images_in(pixels.tobytes(), config.vision)):
+            fields["grids"][place] = rows // config.vision.patch_size, columns // config.vision.patch_size
+            slots[place, : end - begin] = pixels[begin:end]
         return fields
 
 

@@ -66,7 +66,11 @@ class Manifest(BaseModel):
     image_encoder: ImageEncoderName | None = None
     """`model.vision.type` of the models that they are for; `llava` when None."""
     pooled_tokens: Positive | None = None
-    """Tokens of an image; one for each patch when None."""
+    """gemma3: tokens of an image."""
+    merge_size: Positive | None = None
+    """qwen2.5: patches of the sides of the groups, each of which has a token."""
+    smallest_image_size: Positive | None = None
+    """qwen2.5: images have at least as many pixels as a square of this side."""
     text_bytes: int
     """Bytes of input that were read, after decompression."""
     empty_documents: int

@@ -30,7 +30,7 @@ class EncodedKey:
     cut: int = 0
     """Sentences that were stored in pieces, because they are longer than megatron-core takes."""
     counted: int = 0
-    """Of conversations, the tokens that the loss counts."""
+    """Of conversations, the tokens that the loss counts; of their images, how many there are."""
     unpictured: int = 0
     """Of conversations, those whose text names an image, and that have none."""
     shortened: int = 0

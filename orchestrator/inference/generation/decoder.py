@@ -66,7 +66,7 @@ class DecoderRunner:
         """See Passes. A cache that is long enough is used again, so that its memory stays where it is."""
         if not columns <= self._cache.columns <= max(_KEPT_COLUMNS, 4 * columns):
             self._cache, self._caches = Cache(columns), self._caches + 1
-            self._angles = all_angles(self._module, self._cache.columns)
+            self._angles = self._all_angles(self._cache.columns)
         prompts = [request.tokens for request in requests]
         lengths = self._network.tensor([len(prompt) for prompt in prompts])
         longest = max(map(len, prompts))
@@ -140,6 +140,9 @@ class DecoderRunner:
         found: torch.Tensor = logits[..., : self._network.vocab_size].float()
         return found
 
+    def _all_angles(self, columns: int) -> Rotation | None:
+        return all_angles(self._module, columns)
+
     def _rotation(self, positions: torch.Tensor) -> Rotation | None:
         return None if self._angles is None else at_positions(self._angles, positions)
 
@@ -155,8 +158,12 @@ def all_angles(module: Any, columns: int) -> Rotation | None:
     """
     if not hasattr(module, "rotary_pos_emb"):  # megatron-core's, and our T5, have it only where it is needed
         return None
-    angles: torch.Tensor = module.rotary_pos_emb(columns)[..., 0, 0, :]
-    dtype, sines = module.config.params_dtype, angles.sin()
+    return cosines_and_sines(module.rotary_pos_emb(columns)[..., 0, 0, :], module.config.params_dtype)
+
+
+def cosines_and_sines(angles: torch.Tensor, dtype: torch.dtype) -> Rotation:
+    """Those of angles [..., r], as `rotate` takes them."""
+    sines = angles.sin()
     sines[..., : sines.size(-1) // 2].neg_()
     return angles.cos().to(dtype), sines.to(dtype)
 

@@ -234,7 +234,7 @@ def _check_name(name: str | None, served: ServedModel) -> None:
 def _check_room(images: int, served: ServedModel) -> None:
     """Raises RequestError for more images than a prompt has tokens for, before one of them is read."""
     model = served.model.job.model
-    if model.has_vision and (tokens := images * model.image_encoder.tokens_per_image) > served.longest:
+    if model.has_vision and (tokens := images * model.image_encoder.least_tokens) > served.longest:
         raise RequestError(400, f"{images} images take {tokens} tokens; a prompt has at most {served.longest}")
 
 

@@ -18,6 +18,4 @@ _THREADS = ThreadPoolExecutor(2, "images")
 async def decoded(images: Sequence[bytes], vision: VisionSpec) -> list[Pixels]:
     """The pixels of the images of a call, as `pixels` makes them of what is in a file. Raises UserError."""
     decode = asyncio.get_running_loop().run_in_executor
-    return await decode(
-        _THREADS, lambda: [pixels(image, vision.image_size, _MOST_PIXELS, vision.kind) for image in images]
-    )
+    return await decode(_THREADS, lambda: [pixels(image, vision, _MOST_PIXELS) for image in images])

@@ -6,7 +6,7 @@ from orchestrator.models.blocks.base import FP32, RankShape, norm_statistics
 from orchestrator.models.layers import layers as layers_of
 from orchestrator.planning.memory.chunks import Activations, of_layers
 from orchestrator.planning.memory.layer import rank_shape, saved_by_layer
-from orchestrator.planning.vision import CHANNELS, encoder_job
+from orchestrator.planning.vision import CHANNELS, encoder_job, projector_widths
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.sections.runtime import Layers
 from orchestrator.spec.vision import VisionSpec
@@ -42,10 +42,11 @@ def _of_images(job: JobSpec, vision: VisionSpec, layers: Layers) -> Activations:
 
 
 def _matrices(job: JobSpec, own: JobSpec, vision: VisionSpec, sizes: RankShape) -> Activations:
-    """Of two matrices for each patch: what the last layer gives, and the activation's input and output."""
-    tp, hidden = job.parallelism.tensor_model_parallel_size, job.model.hidden_size
-    given = own.batch.micro_batch_size * vision.tokens_per_image * hidden * sizes.width
-    return Activations(sizes.stream + 2 * given // tp, given + given // tp + hidden * hidden // tp * sizes.width)
+    """Of two matrices for each token: what the last layer gives, and the activation's input and output."""
+    tp, (_, inner, hidden) = job.parallelism.tensor_model_parallel_size, projector_widths(job.model)
+    tokens = own.batch.micro_batch_size * vision.tokens_per_image
+    given, between = tokens * hidden * sizes.width, tokens * inner * sizes.width
+    return Activations(sizes.stream + 2 * between // tp, given + between // tp + hidden * inner // tp * sizes.width)
 
 
 def _pooled(job: JobSpec, own: JobSpec, vision: VisionSpec, sizes: RankShape) -> Activations:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from orchestrator.models.blocks.base import Degrees, Matrix, norm_parameters
 from orchestrator.planning.parameters.layer import layer_parameters
-from orchestrator.planning.vision import CHANNELS, encoder_model
+from orchestrator.planning.vision import CHANNELS, encoder_model, projector_widths
 from orchestrator.spec.model import ModelSpec
+from orchestrator.spec.native_resolution import FRAMES
 from orchestrator.spec.vision import VisionSpec
 
 
@@ -23,21 +24,22 @@ def projector_matrices(model: ModelSpec) -> tuple[Matrix, ...]:
     """What projects the encoder's output to the decoder's embeddings: a matrix that every rank has whole, or two that
     tensor-parallel ranks share out.
     """
-    width, h = model.image_encoder.hidden_size, model.hidden_size
+    inputs, inner, h = projector_widths(model)
     if model.image_encoder.kind.pools:
-        return (Matrix("linear", width, h, "replicated", has_bias=False),)
+        return (Matrix("linear", inputs, h, "replicated", has_bias=False),)
     return (
-        Matrix("linear_fc1", width, h, "column", has_bias=True),
-        Matrix("linear_fc2", h, h, "row", has_bias=True),
+        Matrix("linear_fc1", inputs, inner, "column", has_bias=True),
+        Matrix("linear_fc2", inner, h, "row", has_bias=True),
     )
 
 
 def encoder_parameters(vision: VisionSpec, tp: int) -> int:
     """Those of the encoder on each of `tp` ranks, which share out its layers' matrices and have all else whole: a
     matrix for patches with a bias or without one, the token for the whole image where there is one, positions, and a
-    norm before the layers or behind them.
+    norm before the layers or behind them. Patches of images of any size have two frames, and rotary positions.
     """
-    encoder, width = encoder_model(vision), vision.hidden_size
-    vectors = vision.kind.class_token + vision.kind.patch_bias + vision.positions
-    beside = (CHANNELS * vision.patch_size**2 + vectors) * width + norm_parameters(encoder, width)
+    encoder, width, kind = encoder_model(vision), vision.hidden_size, vision.kind
+    frames, learned = (FRAMES, 0) if kind.keeps_shape else (1, vision.positions)
+    vectors = kind.class_token + kind.patch_bias + learned
+    beside = (CHANNELS * frames * vision.patch_size**2 + vectors) * width + norm_parameters(encoder, width)
     return beside + vision.num_layers * layer_parameters(encoder, Degrees(tp))

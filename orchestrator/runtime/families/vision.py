@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, TypeAlias, TypeVar
 
 import torch
 from megatron.core.tensor_parallel import copy_to_tensor_model_parallel_region
@@ -16,6 +16,7 @@ from orchestrator.runtime.layers.config import LayerConfig
 from orchestrator.runtime.layers.images.embeddings import place
 from orchestrator.runtime.layers.images.encoder import ImageEncoder
 from orchestrator.runtime.layers.images.masks import image_masks
+from orchestrator.runtime.layers.images.native_resolution import NativeEncoder
 from orchestrator.runtime.layers.images.pooled_encoder import PooledImageEncoder
 from orchestrator.runtime.layers.layer_backend import block_spec_function
 from orchestrator.runtime.processes.process_groups import Ranks, get_tensor_model_parallel_rank
@@ -23,16 +24,18 @@ from orchestrator.runtime.steps.vision import NextTokenAfterImages
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.sections.runtime import Layers
 
-_ENCODERS: Final[Mapping[ImageEncoderName, type[ImageEncoder | PooledImageEncoder]]] = {
+_Encoder: TypeAlias = ImageEncoder | PooledImageEncoder | NativeEncoder
+_ENCODERS: Final[Mapping[ImageEncoderName, type[_Encoder]]] = {
     "llava": ImageEncoder,
     "gemma3": PooledImageEncoder,
+    "qwen2.5": NativeEncoder,
 }
 
 
 class VisionLanguageModel(GPT):
     """A GPT whose first stage has an encoder of images."""
 
-    def set_image_encoder(self, encoder: ImageEncoder | PooledImageEncoder) -> None:
+    def set_image_encoder(self, encoder: _Encoder) -> None:
         """Give the chunk that embeds tokens its encoder, behind the constructor, which all decoders share."""
         self.vision = encoder
 
@@ -69,7 +72,10 @@ class VisionLanguageModel(GPT):
 
     def with_images(self, embedded: torch.Tensor, images: torch.Tensor, image_mask: torch.Tensor) -> torch.Tensor:
         """Embeddings of tokens, [s, b, h], s over TP under SP, with those of images among them; see `forward`."""
-        seen: torch.Tensor = self.vision(images)  # [patches, b, h]
+        return self.with_patches(embedded, self.vision(images), image_mask)
+
+    def with_patches(self, embedded: torch.Tensor, seen: torch.Tensor, image_mask: torch.Tensor) -> torch.Tensor:
+        """The same, of embeddings of patches [patches, b, h]."""
         is_patch = (image_mask > 0).t().contiguous()  # what is sent to the next stage is laid out as it is
         which = (is_patch.cumsum(dim=0) - 1).clamp(min=0)
         if self.config.sequence_parallel:
@@ -78,6 +84,9 @@ class VisionLanguageModel(GPT):
             first = get_tensor_model_parallel_rank() * embedded.size(0)
             is_patch, which = (each[first : first + embedded.size(0)] for each in (is_patch, which))
         return place(embedded, seen, is_patch, which)
+
+
+_Model = TypeVar("_Model", bound=VisionLanguageModel)
 
 
 def is_of_images(name: str) -> bool:
@@ -94,8 +103,21 @@ def build_chunk(
     job: JobSpec, config: LayerConfig, layers: Layers, vocabulary: Vocabulary, ranks: Ranks, index: int
 ) -> VisionLanguageModel:
     """Model chunk `index` of this rank."""
+    return chunk_of(VisionLanguageModel, job, config, layers, vocabulary, ranks, index)
+
+
+def chunk_of(
+    model: type[_Model],
+    job: JobSpec,
+    config: LayerConfig,
+    layers: Layers,
+    vocabulary: Vocabulary,
+    ranks: Ranks,
+    index: int,
+) -> _Model:
+    """The same, of a model of this class."""
     block = block_spec_function(layers)(config, virtual_stage(job, index))
-    chunk = decoder(job, config, block, vocabulary, ranks, index, VisionLanguageModel)
+    chunk = decoder(job, config, block, vocabulary, ranks, index, model)
     if chunk.pre_process:
         vision = job.model.image_encoder
         chunk.set_image_encoder(_ENCODERS[vision.type](vision, config, layers))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import native_images
 import transformers
 
 VOCAB, LENGTH, NEW = 101, 16, 6
@@ -261,6 +262,11 @@ def configurations() -> dict[str, Any]:
             ),
             vision_config=transformers.SiglipVisionConfig(**{**SEEN, "patch_size": 4, "vision_use_head": False}),
             **{"mm_tokens_per_image": 4, "image_token_index": VOCAB - 1},
+        ),
+        "qwen2.5-vl": transformers.Qwen2_5_VLConfig(
+            text_config={**SIZES, "hidden_size": 64, "rope_parameters": native_images.POSITIONS},
+            vision_config=native_images.VISION,
+            image_token_id=VOCAB - 1,
         ),
         "qwen3-next": transformers.Qwen3NextConfig(
             **{**SIZES, "num_hidden_layers": 4},

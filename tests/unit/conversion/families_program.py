@@ -13,6 +13,7 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+import native_images
 import torch
 import transformers
 from families_configurations import LENGTH, NEW, VOCAB, configurations
@@ -44,7 +45,7 @@ def logits(model: Any) -> torch.Tensor:
     """What a model says of `ids`: logits [2, s, v], and behind them those of other heads."""
     with torch.no_grad():
         if "vision_config" in model.config.sub_configs:
-            return logits_after_images(model, seeing_ids())
+            return logits_after_images(model, seen_ids(model.config.model_type))
         if "bert" not in model.config.model_type:
             more = {"decoder_input_ids": ids().flip(0)} if model.config.is_encoder_decoder else {}
             found: torch.Tensor = model(ids(), **more).logits
@@ -57,7 +58,10 @@ def logits(model: Any) -> torch.Tensor:
 
 
 def logits_after_images(model: Any, tokens: torch.Tensor) -> torch.Tensor:
-    """Logits [2, s, v] of tokens that begin with `seeing_ids`."""
+    """Logits [2, s, v] of tokens that begin with `seen_ids`."""
+    if model.config.model_type == "qwen2_5_vl":
+        given: torch.Tensor = model(tokens, **native_images.theirs()).logits
+        return given
     more = {"token_type_ids": (tokens == VOCAB - 1).long()} if model.config.model_type == "gemma3" else {}
     pixels = scaled(images()[0], model.config.vision_config.model_type)
     found: torch.Tensor = model(tokens, pixel_values=pixels, **more).logits
@@ -65,7 +69,10 @@ def logits_after_images(model: Any, tokens: torch.Tensor) -> torch.Tensor:
 
 
 def greedy(model: Any) -> torch.Tensor:
-    """The most likely tokens after `ids`, one after the other: [2, s + NEW]; of what sees images after `seeing_ids`."""
+    """The most likely tokens after `ids`, one after the other: [2, s + NEW]; of what sees images after `seeing_ids`,
+    and of images of any size alone what follows."""
+    if model.config.model_type == "qwen2_5_vl":
+        return native_images.greedy(model)
     sees = "vision_config" in model.config.sub_configs
     tokens = seeing_ids() if sees else ids()
     with torch.no_grad():
@@ -87,6 +94,18 @@ def seeing_ids() -> torch.Tensor:
     found[found == VOCAB - 1] = 0
     found[0, 1:5] = found[0, 7:11] = VOCAB - 1
     return found
+
+
+def seen_ids(model_type: str) -> torch.Tensor:
+    """Those of a family."""
+    return native_images.tokens() if model_type == "qwen2_5_vl" else seeing_ids()
+
+
+def _seen(model_type: str) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
+    """Tokens and pixels of a family, and the grids of patches where images are of any size."""
+    if model_type == "qwen2_5_vl":
+        return native_images.tokens(), native_images.images(), native_images.GRIDS
+    return seeing_ids(), images(), None
 
 
 def images() -> torch.Tensor:
@@ -126,6 +145,8 @@ def make(folder: Path, *names: str) -> None:
             for kind, buffer in theirs.named_buffers():
                 if kind.endswith("e_score_correction_bias"):
                     buffer.copy_(0.2 * torch.randn_like(buffer))
+            if name == "qwen2.5-vl":  # it never writes an image
+                theirs.lm_head.weight[VOCAB - 1] = 0.0
             if name == "roberta-untied":
                 theirs.lm_head.bias.copy_(theirs.lm_head.decoder.bias)
             if name == "bert-untied":  # of two biases it computes with the other
@@ -134,7 +155,7 @@ def make(folder: Path, *names: str) -> None:
         torch.save(logits(theirs), _made(folder / name) / "logits.pt")
         if auto(config) in (transformers.AutoModelForCausalLM, transformers.AutoModelForImageTextToText):
             torch.save(greedy(theirs), folder / name / "greedy.pt")
-        torch.save([seeing_ids(), images()], folder / name / "seen.pt")
+        torch.save(_seen(config.model_type), folder / name / "seen.pt")
         # Several files: an index, and weights of one layer in two of them.
         theirs.save_pretrained(folder / name / "theirs", max_shard_size="30KB")
         if packed:
@@ -225,7 +246,9 @@ def check(folder: Path) -> dict[str, dict[str, Any]]:
             wrote = [torch.equal(torch.load(path), torch.load(home / "greedy.pt")) for path in home.glob("wrote-*.pt")]
             entry["greedy"] = wrote
         if (home / "losses.pt").exists():
-            probabilities = expected.log_softmax(2).gather(2, seeing_ids().roll(-1, 1).unsqueeze(2)).squeeze(2)
+            probabilities = (
+                expected.log_softmax(2).gather(2, seen_ids(config.model_type).roll(-1, 1).unsqueeze(2)).squeeze(2)
+            )
             entry["losses"] = (torch.load(home / "losses.pt") + probabilities).abs().max().item()
         entry["spread"] = expected.std().item()
         entry["class"] = type(loaded).__name__

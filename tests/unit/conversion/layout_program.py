@@ -4,7 +4,9 @@ only those whose experts are split so.
 
 from __future__ import annotations
 
+import math
 import sys
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +20,13 @@ from orchestrator.inference.generation.decoder import DecoderRunner
 from orchestrator.inference.generation.decoding import Decoding
 from orchestrator.inference.generation.self_drafting import SelfDraftingRunner
 from orchestrator.inference.generation.speculative_decoding import SpeculativeDecoding
-from orchestrator.inference.images import Images
+from orchestrator.inference.images import IMAGE, Images
+from orchestrator.inference.model import Model
 from orchestrator.inference.network import Network
 from orchestrator.inference.requests import Request
 from orchestrator.planning.parameters import parameters
 from orchestrator.planning.vocabulary import vocabulary
+from orchestrator.run_directory.checkpoints.commit_markers import Commit
 from orchestrator.run_directory.rundir import RunDir
 from orchestrator.runtime import megatron_compat
 from orchestrator.runtime.network.model import build_chunks, parameter_count, transformer_config
@@ -32,6 +36,7 @@ from orchestrator.runtime.processes.process_groups import (
     start_process_groups,
     stop_process_groups,
 )
+from orchestrator.runtime.steps.native_resolution import NextTokenAfterImagesOfAnySize
 from orchestrator.runtime.steps.vision import NextTokenAfterImages
 from orchestrator.spec.generation import Generation
 from orchestrator.spec.job import JobSpec
@@ -70,8 +75,11 @@ def main() -> int:
                 torch.save(_texts(drafting, runner), folder / family / "texts.pt")
         expected = folder / family / "greedy.pt"
         if pp == 1 and expected.exists():
-            length = torch.load(expected).size(1)
-            wrote = _greedy(Network(module, job, 101, ranks, groups, device), length, folder / family)
+            network = Network(module, job, 101, ranks, groups, device)
+            if job.model.mrope_section is None:
+                wrote = _greedy(network, torch.load(expected).size(1), folder / family)
+            else:
+                wrote = _written(network, folder / family)
             if ranks.is_first:
                 torch.save(wrote, folder / family / f"wrote-{name}.pt")
     stop_process_groups()
@@ -83,8 +91,8 @@ def _greedy(network: Network, length: int, home: Path) -> torch.Tensor:
     runner, tokens = DecoderRunner(network), torch.arange(32).reshape(2, 16) * 7 % 101
     vision, seen = network.job.model.vision, None
     if vision is not None:
-        tokens, pixels = torch.load(home / "seen.pt")
-        seen = Images(tuple(each.numpy() for each in pixels[0]), (1, 7), vision.tokens_per_image)
+        tokens, pixels, _ = torch.load(home / "seen.pt")
+        seen = Images(tuple(each.numpy() for each in pixels[0]), (1, 7), (vision.tokens_per_image,) * 2)
     requests = [
         Request(number, row.tolist(), Generation(), None if number else seen) for number, row in enumerate(tokens)
     ]
@@ -100,6 +108,22 @@ def _greedy(network: Network, length: int, home: Path) -> torch.Tensor:
         logits = runner.decode_step(tokens[:, place], torch.full((2,), place))
 
 
+def _written(network: Network, home: Path) -> torch.Tensor:
+    """What goes on after images of any size, as `native_images.greedy` has it of transformers, beside text alone."""
+    tokens, images, grids = torch.load(home / "seen.pt")
+    side, prompts = network.job.model.image_encoder.patch_size, [[5, 6, 7]]
+    seen: list[list[Any]] = [[]]
+    for row, own, shapes in zip(tokens.tolist(), images, grids, strict=True):
+        runs = [(is_image, list(run)) for is_image, run in groupby(row, key=lambda token: token == 100)]
+        prompts.append([token for is_image, run in runs for token in ([IMAGE] if is_image else run)])
+        sizes = [(3, down * side, across * side) for down, across in shapes.tolist() if down]
+        flat = own[: len(sizes)].flatten(1)
+        seen.append([each[: math.prod(size)].view(size).numpy() for each, size in zip(flat, sizes, strict=True)])
+    options = {"max_new_tokens": torch.load(home / "greedy.pt").size(1), "temperature": 0}
+    said = Model(network, Commit(Path(), 0, 0, {})).generate(prompts, options, images=seen, ends=[])
+    return torch.tensor([each.tokens for each in said[1:]])
+
+
 def _logits(module: Any, model: ModelSpec, home: Path) -> torch.Tensor:
     """As `families_program.logits` has those of transformers."""
     tokens = torch.arange(32).reshape(2, 16) * 7 % 101
@@ -109,11 +133,13 @@ def _logits(module: Any, model: ModelSpec, home: Path) -> torch.Tensor:
         heads = [said[..., :101], *([] if order is None else [order])]
         return torch.cat([logits.flatten() for logits in heads])
     if model.vision is not None:
-        tokens, images = torch.load(home / "seen.pt")
-        batch = {"tokens": tokens, "position_ids": torch.arange(16).expand_as(tokens)}
-        batch |= {"images": images, "image_mask": (tokens == 100).float(), "labels": tokens.roll(-1, 1)}
-        torch.save(NextTokenAfterImages(model.vision).forward(module, batch), home / "losses.pt")
-        seen = {name: batch[name] for name in ("images", "image_mask")}
+        tokens, images, grids = torch.load(home / "seen.pt")
+        step = NextTokenAfterImages(model.vision)
+        seen = {"images": images, "image_mask": (tokens == 100).float()}
+        if grids is not None:
+            step, seen = NextTokenAfterImagesOfAnySize(model.vision), {**seen, "grids": grids}
+        batch = {"tokens": tokens, "position_ids": torch.arange(16).expand_as(tokens), "labels": tokens.roll(-1, 1)}
+        torch.save(step.forward(module, {**batch, **seen}), home / "losses.pt")
         logits: torch.Tensor = module(tokens, batch["position_ids"], None, **seen)[..., :101]
         return logits
     if model.architecture == "t5":

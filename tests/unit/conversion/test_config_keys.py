@@ -21,6 +21,7 @@ from orchestrator.cli.main import main
 from orchestrator.conversion.hugging_face.config_keys import NEUTRAL, WITHOUT_EFFECT
 from orchestrator.conversion.hugging_face.configuration import keys_read, merged_rates, to_model
 from orchestrator.conversion.hugging_face.families.registry import FAMILIES, family_of_folder, family_of_type
+from orchestrator.conversion.hugging_face.native_resolution import KEYS_READ as NATIVE_KEYS
 from orchestrator.conversion.hugging_face.vision import CLIP, KEYS_READ, SIGLIP
 from orchestrator.conversion.weight_mapping import Family
 from orchestrator.spec.loading import load_text
@@ -35,9 +36,11 @@ HEADS = {"head_dim": 128}
 """Of a class without a default, whose hidden size is no multiple of the heads."""
 LAYERS = {"layers_block_type": ["linear_attention", "mlp", "full_attention"]}
 """Of one whose default has experts."""
+WIDTH = {"vision_config": {"out_hidden_size": 8192}}
+"""Of one whose default encoder gives other vectors than its default decoder takes."""
 SQUARES = {"vision_config": {"model_type": "siglip_vision_model", "image_size": 256}}
 """Of one whose default has no whole number of patches in a token."""
-GIVEN = {"glm4_moe": HEADS, "nemotron_h": LAYERS, "gemma3": SQUARES}
+GIVEN = {"glm4_moe": HEADS, "nemotron_h": LAYERS, "gemma3": SQUARES, "qwen2_5_vl": WIDTH}
 NEW_FALCON = {"new_decoder_architecture": True}
 """Of the class for both of Falcon's architectures."""
 BY_NAME = pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name.replace(" ", "-"))
@@ -79,8 +82,9 @@ def test_every_attribute_of_the_class_is_known(family: Family) -> None:
     known = WITHOUT_EFFECT | NEUTRAL.keys()
     assert attributes(config) - known - keys_read(family) - family.ignored == set()
     if family.decoder is not None:
-        encoder = {each.model_type: each for each in (CLIP, SIGLIP)}[config.vision_config.model_type]
-        assert attributes(config.vision_config) - known - KEYS_READ - encoder.ignored == {"model_type"} - known
+        known_of = {each.model_type: KEYS_READ | each.ignored for each in (CLIP, SIGLIP)}
+        read = known_of.get(config.vision_config.model_type, NATIVE_KEYS)
+        assert attributes(config.vision_config) - known - read == {"model_type"} - known
     pairs = {frozenset(pair) for pair in type(config).attribute_map.items()}
     assert pairs - {frozenset(pair) for pair in family.aliases.items()} <= {
         frozenset((f"{token}_id", f"{token}_index")) for token in ("image_token", "boi_token", "eoi_token")

@@ -13,8 +13,8 @@ from support.refused import refused
 
 from orchestrator import plain_megatron  # noqa: F401 - before anything that imports megatron-core
 from orchestrator.conversion.hugging_face.configuration import to_config, to_model
-from orchestrator.conversion.hugging_face.families.gemma3_images import GEMMA3_IMAGES
-from orchestrator.conversion.hugging_face.families.llava import LLAVA
+from orchestrator.conversion.hugging_face.families.image_models.gemma3 import GEMMA3_IMAGES
+from orchestrator.conversion.hugging_face.families.image_models.llava import LLAVA
 from orchestrator.conversion.hugging_face.families.registry import (
     family_of_folder,
     family_of_model,

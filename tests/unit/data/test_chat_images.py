@@ -210,7 +210,9 @@ def test_tokens_of_bytes(album: Path, name: str) -> None:
     template = TEMPLATES[name]
     line = json.dumps(talk("one <image> two <image>", "It <image> is.", images=["a.jpg", "b.png", "c.jpg"])).encode()
     ids, mask, images = ChatEncoder(byte_level(), template, SIGHT).encode(line, album)
-    assert images == [pixels(album / file, SIZE).tobytes() for file in ("a.jpg", "b.png", "c.jpg")]
+    assert images == [
+        pixels(album / file, VisionSpec(image_size=SIZE)).tobytes() for file in ("a.jpg", "b.png", "c.jpg")
+    ]
     plain = json.dumps(talk("one § two §", "It § is.")).encode()
     text, counts, _ = ChatEncoder(byte_level(), template).encode(plain)
     expected: list[tuple[int, int]] = []

@@ -189,7 +189,7 @@ def test_tokens_are_those_of_the_processor(
     assert [ids] == theirs["input_ids"]
     assert ids.count(tokenizer.token_id("<s>") or 0) == (begins or template.startswith("{{ bos_token }}"))
     assert sum(mark == PATCH for mark in mask) == PATCHES * len(files)
-    assert images == [pixels(album / file, SIZE).tobytes() for file in files]
+    assert images == [pixels(album / file, VisionSpec(image_size=SIZE)).tobytes() for file in files]
     if marked:
         assert [[int(mark == COUNTS) for mark in mask]] == theirs["assistant_masks"]
 

@@ -39,7 +39,7 @@ def test_pixels_are_those_of_transformers(tmp_path: Path, shape: tuple[int, int]
         size={"height": 16, "width": 16}, do_rescale=False, do_normalize=False, do_convert_rgb=True
     )
     theirs = np.asarray(processor(load_image(str(path)))["pixel_values"][0])
-    assert np.array_equal(pixels(path, 16, kind=EYES.kind), theirs)
+    assert np.array_equal(pixels(path, EYES), theirs)
 
 
 def test_what_stands_around_an_image(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from transformers.image_utils import load_image
 
 from orchestrator.data.input.images import pixels
 from orchestrator.errors import MissingDependency, UserError
+from orchestrator.spec.vision import VisionSpec
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +39,7 @@ def noise(width: int, height: int, mode: str = "RGB", seed: int = 0) -> Image.Im
 
 
 def ours(path: Path, size: int) -> np.ndarray:
-    return pixels(path, size)
+    return pixels(path, VisionSpec(image_size=size))
 
 
 def theirs(path: Path, size: int) -> np.ndarray:
@@ -119,7 +120,7 @@ def test_no_more_is_kept_than_is_seen(tmp_path: Path) -> None:
     """Of an image that is scaled to 31 times as many pixels."""
     path = tmp_path / "long.png"
     noise(310, 10).save(path)
-    found = pixels(path, 28)
+    found = pixels(path, VisionSpec(image_size=28))
     assert (found.base, found.flags.owndata, found.nbytes) == (None, True, 3 * 28 * 28)
 
 
@@ -143,17 +144,17 @@ def test_the_middle_of_an_image_is_seen(tmp_path: Path) -> None:
     row = np.zeros((10, 30, 3), dtype=np.uint8)
     row[:, :10, 0], row[:, 10:20, 2], row[:, 20:, 1] = 255, 255, 255
     Image.fromarray(row).save(tmp_path / "row.png")
-    found = pixels(tmp_path / "row.png", 10)
+    found = pixels(tmp_path / "row.png", VisionSpec(image_size=10))
     assert (found.shape, found.dtype) == ((3, 10, 10), np.uint8)
     assert (found == row[:, 10:20].transpose(2, 0, 1)).all()
-    assert (pixels((tmp_path / "row.png").read_bytes(), 10) == found).all()
-    assert pixels(tmp_path / "row.png", 20)[2].mean() > 240, "larger than it is"
+    assert (pixels((tmp_path / "row.png").read_bytes(), VisionSpec(image_size=10)) == found).all()
+    assert pixels(tmp_path / "row.png", VisionSpec(image_size=20))[2].mean() > 240, "larger than it is"
     Image.fromarray(row[:, :, 0]).convert("LA").save(tmp_path / "grey.png")
-    assert (np.ptp(pixels(tmp_path / "grey.png", 10), axis=0) == 0).all()
+    assert (np.ptp(pixels(tmp_path / "grey.png", VisionSpec(image_size=10)), axis=0) == 0).all()
     exif = Image.Exif()
     exif[0x0112] = 6  # its right side is up
     Image.fromarray(row[:, ::3]).save(tmp_path / "lying.png", exif=exif)
-    assert (pixels(tmp_path / "lying.png", 10)[:, 0] == [[255], [0], [0]]).all()
+    assert (pixels(tmp_path / "lying.png", VisionSpec(image_size=10))[:, 0] == [[255], [0], [0]]).all()
 
 
 def test_files_that_are_no_images(tmp_path: Path) -> None:
@@ -173,7 +174,7 @@ def test_files_that_are_no_images(tmp_path: Path) -> None:
         tmp_path / "gone.jpg": ("unreadable_image", "gone.jpg", os.strerror(errno.ENOENT)),
     }.items():
         with refused(*refusal):
-            pixels(path, 28)
+            pixels(path, VisionSpec(image_size=28))
 
 
 def test_bombs_are_not_lit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -184,25 +185,25 @@ def test_bombs_are_not_lit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         for most in (2000, 1000):  # a warning of Pillow's, and an error
             set_limits(patch, pixels_of_pillow=most)
             with refused("unreadable_image", "image.png", "2000 pixels"):
-                pixels(path, 28)
+                pixels(path, VisionSpec(image_size=28))
             with warnings.catch_warnings():  # where it is a warning, and no more
                 warnings.simplefilter("ignore", Image.DecompressionBombWarning)
                 with refused("unreadable_image", "image.png", "2000 pixels"):
-                    pixels(path, 28)
+                    pixels(path, VisionSpec(image_size=28))
         set_limits(patch, pixels_of_pillow=None)
-        assert pixels(path, 28).shape == (3, 28, 28)
+        assert pixels(path, VisionSpec(image_size=28)).shape == (3, 28, 28)
     with refused("unreadable_image", "60 x 60", "3599 pixels"):
-        pixels(path, 28, most=3599)
-    assert pixels(path, 28, most=3600).shape == (3, 28, 28)
+        pixels(path, VisionSpec(image_size=28), most=3599)
+    assert pixels(path, VisionSpec(image_size=28), most=3600).shape == (3, 28, 28)
     for shape in ((1, 33), (790, 1), (1, 10_000)):
         noise(*shape).save(path)
         with refused("unreadable_image", f"{shape[0]} x {shape[1]} pixels", "336"):
-            pixels(path, 336)
+            pixels(path, VisionSpec(image_size=336))
     information = PngImagePlugin.PngInfo()
     information.add_text("a", "x" * 2_000_000, zip=True)
     noise(60, 60).save(path, pnginfo=information)
     with refused("unreadable_image", "image.png"):
-        pixels(path, 28)
+        pixels(path, VisionSpec(image_size=28))
 
 
 def test_no_program_is_started_for_an_image(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -215,7 +216,7 @@ def test_no_program_is_started_for_an_image(tmp_path: Path, monkeypatch: pytest.
     for name in ("image.eps", "image.jpg"):
         noise(60, 60).save(tmp_path / name, "eps")
         with refused("unsupported_image_format", "JPEG, PNG, WEBP, GIF, BMP and TIFF"):
-            pixels(tmp_path / name, 28)
+            pixels(tmp_path / name, VisionSpec(image_size=28))
     assert not started.exists()
 
 
@@ -230,7 +231,7 @@ def test_damaged_images_have_pixels_or_a_reason(folder: Path, damage: bytes, pla
     path.write_bytes(content)
     reason = None
     try:
-        assert pixels(path, 8).shape == (3, 8, 8)
+        assert pixels(path, VisionSpec(image_size=8)).shape == (3, 8, 8)
     except UserError as error:
         reason = str(error)
     assert reason is None or reason.startswith(f"image {path} ")
@@ -239,4 +240,4 @@ def test_damaged_images_have_pixels_or_a_reason(folder: Path, damage: bytes, pla
 def test_without_pillow(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setitem(sys.modules, "PIL.Image", None)
     with refused("missing_dependency", "pillow", kind=MissingDependency):
-        pixels(tmp_path / "a.jpg", 8)
+        pixels(tmp_path / "a.jpg", VisionSpec(image_size=8))

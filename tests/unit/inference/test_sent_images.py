@@ -33,7 +33,7 @@ class Decoder:
         self.goes_on, self.at_work, self.most = threading.Event(), 0, 0
         self._lock = threading.Lock()
 
-    def __call__(self, source: bytes, size: int, most: float, kind: object) -> Any:
+    def __call__(self, source: bytes, vision: VisionSpec, most: float) -> Any:
         with self._lock:
             self.at_work += 1
             self.most = max(self.most, self.at_work)
@@ -42,7 +42,7 @@ class Decoder:
             self.at_work -= 1
         if source == b"bad":
             raise UserError("the image cannot be read", code="unreadable_image")
-        return np.full((3, size, size), source[0], dtype=np.uint8)
+        return np.full((3, vision.image_size, vision.image_size), source[0], dtype=np.uint8)
 
 
 @pytest.fixture

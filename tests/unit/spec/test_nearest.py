@@ -126,6 +126,11 @@ CASES: list[tuple[str, str, list[str], str, str]] = [
     ("vision.patches", "llama3-8b", ["SEES", "model.vision.image_size=339"], "model.vision.patch_size", "image_size"),
     ("pooled_images.pooled_tokens", "llama3-8b", ["SEES", "model.vision.type=gemma3", "model.vision.pooled_tokens=256"],
      "model.vision.pooled_tokens", "pooled_tokens"),
+    ("native_resolution.native_sizes", "llama3-8b", ["NATIVE", "model.vision.image_size=350"],
+     "model.vision.image_size", "image_size"),
+    ("native_resolution.native_sizes", "llama3-8b",
+     ["NATIVE", "model.vision.native_resolution.attention_window_size=100"],
+     "model.vision.native_resolution.attention_window_size", "attention_window_size"),
     ("vision.encoder_shapes", "llama3-8b", ["SEES", "model.vision.num_attention_heads=15"],
      "model.vision.num_attention_heads", "num_attention_heads hidden_size"),
     ("vision.encoder_shapes", "llama3-8b", ["SEES", "TP=3", "GPUS=null"],
@@ -173,6 +178,8 @@ WRITTEN = {
     "RELATIVE": "model.position_embedding_type=relative",
     "SP": "parallelism.sequence_parallel=true",
     "SEES": "model.vision={}\ndata={random_tokens: true}",
+    "NATIVE": "model.vision={type: qwen2.5, native_resolution: {full_attention_layers: [7]}}\n"
+    "model.mrope_section=[16,24,24]\ndata={random_tokens: true}",
 }
 
 

@@ -102,6 +102,7 @@ FIXED: dict[str, Any] = {
     "residual_multiplier": 1.0,
     "logit_scale": 1.0,
     "num_experts": None,
+    "mrope_section": None,
     "vision": None,
 }
 

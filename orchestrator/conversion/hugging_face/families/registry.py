@@ -15,16 +15,17 @@ from orchestrator.conversion.hugging_face.families.bert import (
     ROBERTA,
 )
 from orchestrator.conversion.hugging_face.families.gemma import GEMMA, GEMMA2, GEMMA3
-from orchestrator.conversion.hugging_face.families.gemma3_images import GEMMA3_IMAGES
 from orchestrator.conversion.hugging_face.families.gpt2 import GPT2
 from orchestrator.conversion.hugging_face.families.hybrids.mamba2 import MAMBA2
 from orchestrator.conversion.hugging_face.families.hybrids.nemotron_h import NEMOTRON_H
+from orchestrator.conversion.hugging_face.families.image_models.gemma3 import GEMMA3_IMAGES
+from orchestrator.conversion.hugging_face.families.image_models.llava import LLAVA, LLAVA_MISTRAL, LLAVA_QWEN2
+from orchestrator.conversion.hugging_face.families.image_models.qwen import QWEN2_5_VL
 from orchestrator.conversion.hugging_face.families.llama import LLAMA, with_attention
 from orchestrator.conversion.hugging_face.families.llama_variants.glm import GLM4
 from orchestrator.conversion.hugging_face.families.llama_variants.granite import GRANITE
 from orchestrator.conversion.hugging_face.families.llama_variants.olmo import OLMO2
 from orchestrator.conversion.hugging_face.families.llama_variants.smollm import SMOLLM3
-from orchestrator.conversion.hugging_face.families.llava import LLAVA, LLAVA_MISTRAL, LLAVA_QWEN2
 from orchestrator.conversion.hugging_face.families.mistral import MINISTRAL, MISTRAL
 from orchestrator.conversion.hugging_face.families.mixture_of_experts.deepseek import (
     DEEPSEEK_V2,
@@ -65,7 +66,7 @@ FAMILIES = (
     *(OLMOE, GRANITE_MOE, GRANITE_MOE_SHARED, GPT_OSS),
     *(DEEPSEEK_V2, DEEPSEEK_V3, DEEPSEEK_V2_DENSE, DEEPSEEK_V3_DENSE),
     *(MEGATRON_BERT, MEGATRON_BERT_MASKED, BERT, BERT_MASKED, ROBERTA, MODERNBERT, T5, MT5),
-    *(LLAVA, LLAVA_MISTRAL, LLAVA_QWEN2, GEMMA3_IMAGES),
+    *(LLAVA, LLAVA_MISTRAL, LLAVA_QWEN2, GEMMA3_IMAGES, QWEN2_5_VL),
     *(MAMBA2, NEMOTRON_H),
     *(with_attention(block.name, each) for block in ATTENTIONS for each in block.weights.published()),
 )
@@ -75,7 +76,7 @@ def family_of_folder(folder: Path) -> Family:
     """The family of a Hugging Face model, by its config.json and the names of its weights. Raises UserError."""
     names, config = names_in(folder), read_config(folder)
     family = family_of_type(config.get("model_type"), names)
-    return family if family.decoder is None else _with_decoder(config, family)
+    return _with_decoder(config, family) if family.images is not None and family.images.nests else family
 
 
 def _with_decoder(config: Mapping[str, Any], family: Family) -> Family:

@@ -101,6 +101,14 @@ class GroupedQueryAttentionSpec(Section):
     beginning on (Llama 4). Not at all by default."""
     rope_scaling: Annotated[RopeScaling | None, resume.LOGIC] = None
     """Rotary positions for longer sequences."""
+    mrope_section: Annotated[
+        list[Positive] | None,
+        resume.LOGIC,
+        HashedIfChanged(),
+        NoMegatronFlag("it has them with --position-embedding-type mrope, for other models"),
+    ] = None
+    """Rotary positions in time, by row and by column of an image, for images of any size (Qwen2.5-VL's are [16, 24,
+    24]): how many pairs of channels of a head turn by each. Text has the same position in all three."""
     sliding_window: Annotated[
         Positive | None, resume.LOGIC, AlsoCalled(window_size="(one more: it counts the token itself)")
     ] = None
@@ -222,6 +230,12 @@ class GroupedQueryAttentionSpec(Section):
         return self.attention_logit_softcapping is not None or (
             self.has_sinks and (layers == "torch" or in_parts or slopes)
         )
+
+    @property
+    def mrope_sections(self) -> tuple[int, ...]:
+        """Pairs of channels that turn by the position in time, by row and by column; of a model that has these."""
+        assert self.mrope_section is not None, "the caller has asked for it"
+        return tuple(self.mrope_section)
 
     @property
     def rotates_by_layer(self) -> bool:

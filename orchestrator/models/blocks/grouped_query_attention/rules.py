@@ -30,6 +30,7 @@ HEADS, GROUPS = "model.num_attention_heads", "model.num_query_groups"
 PERCENT, POSITIONS = "model.rotary_percent", "model.position_embedding_type"
 SCALING = "model.rope_scaling"
 LOCAL_BASE, NO_ROPE = "model.rotary_base_local", "model.no_rope_freq"
+SECTIONS = "model.mrope_section"
 TEMPERATURE, INTERVAL = "model.attention_temperature_scale", "model.attention_temperature_interval"
 L2_NORM, CHUNK = "model.qk_l2_norm", "model.attention_chunk_size"
 QK_NORM, SCOPE = "model.qk_layernorm", "model.qk_layernorm_scope"
@@ -192,6 +193,33 @@ def positions_by_layer(job: Job[GroupedQueryFields]) -> Iterator[Problem]:
         yield Problem("with 1, no layer has positions", (NO_ROPE, POSITIONS), "write position_embedding_type: none")
 
 
+def multimodal_positions(job: Job[GroupedQueryFields]) -> Iterator[Problem]:
+    """Three parts of a head turn by the position in time, by row and by column, all of it together."""
+    model, sections = job.model, job.model.mrope_section
+    if sections is None:
+        return
+    yield from by_family(job, "positions_by_layer", SECTIONS)
+    if model.position_embedding_type != "rope":
+        message = f"is for rotary positions, but position_embedding_type is {model.position_embedding_type}"
+        yield Problem(message, (SECTIONS, POSITIONS), "leave it out")
+    for path, other in (
+        (SCALING, model.rope_scaling),
+        (LOCAL_BASE, model.rotary_base_local),
+        (NO_ROPE, model.no_rope_freq),
+    ):
+        if other is not None:
+            yield Problem("does not go with model.mrope_section", (path, SECTIONS), "leave one of them out")
+    if model.kv_channels is None and model.hidden_size % model.num_attention_heads:
+        raise Unavailable("head_dim")
+    pairs = int(model.head_dim * model.rotary_percent) // 2
+    if len(sections) != 3 or sum(sections) != pairs:
+        message = (
+            f"must be three numbers, of time, rows and columns, that add up to the {pairs} pairs of rotated channels "
+            f"of a head: {' + '.join(map(str, sections))} = {sum(sections)}"
+        )
+        yield Problem(message, (SECTIONS, HEADS, HIDDEN), "Qwen2.5-VL's are [16, 24, 24], of 64 pairs")
+
+
 def attention_sinks(job: Job[GroupedQueryFields]) -> Iterator[Problem]:
     """Sinks are of a decoder's attention."""
     if job.model.has_sinks:
@@ -299,7 +327,7 @@ TENSOR_PARALLEL: tuple[Rule, ...] = (heads_by_tensor_parallel, query_groups_by_t
 RULES: RulesByTopic = {
     "ranks": TENSOR_PARALLEL,
     "sizes": (heads_by_query_groups, hidden_by_heads),
-    "positions": (rotary, positions_by_layer, temperature),
+    "positions": (rotary, positions_by_layer, multimodal_positions, temperature),
     "variants": (
         *(rope_scaling, yarn, window_of_some_layers, norm_over_all_heads, norm_per_head),
         *(attention_sinks, normalised_rotation, attention_chunks),

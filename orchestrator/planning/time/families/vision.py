@@ -4,19 +4,21 @@ of its parts are those of other layers; no step with images has been measured.
 
 from __future__ import annotations
 
+import functools
 from dataclasses import replace
 from typing import NamedTuple
 
 from orchestrator.models.blocks.base import ForwardBackward
 from orchestrator.models.layers import layers as layers_of
-from orchestrator.planning.layout.chunk_layers import kinds_of, shares_of
+from orchestrator.planning.layout.chunk_layers import Shares, kinds_of, shares_of
 from orchestrator.planning.time.communication import group_of
 from orchestrator.planning.time.host import LaunchTime, started_again, starts
 from orchestrator.planning.time.kernels.elementwise import branch_seconds
 from orchestrator.planning.time.kernels.gemm import Linear, gemm_seconds
 from orchestrator.planning.time.passes import Pass, add, layer_pass, linear_passes, recomputed, scale
 from orchestrator.planning.time.setting import Setting, setting_of
-from orchestrator.planning.vision import CHANNELS, encoder_job
+from orchestrator.planning.vision import CHANNELS, encoder_job, encoder_model, encoder_models, projector_widths
+from orchestrator.spec.model import ModelSpec
 from orchestrator.spec.vision import VisionSpec
 
 
@@ -44,27 +46,37 @@ def images_of(setting: Setting) -> Images | None:
     if not setting.model.has_vision:
         return None
     vision = setting.model.image_encoder
-    own = _encoder_setting(setting, vision)
-    layers, layer, before = vision.num_layers, layer_pass(own), _before(own, vision)
-    shares = shares_of(kinds_of(layers_of(own.model)))
-    projector, placed = _projector(own, vision, setting.model.hidden_size), _placed(setting, vision)
-    forward = add(before.forward, scale(layer.forward, layers), projector.forward, placed.forward)
+    own = _encoder_setting(setting, vision, encoder_model(vision))
+    stacks = [_stack(_encoder_setting(setting, vision, each)) for each in encoder_models(vision)]
+    before, shares = _before(own, vision), _shares(own)
+    projector, placed = _projector(own, vision, setting.model), _placed(setting, vision)
+    forward = add(before.forward, *(stack.passes.forward for stack in stacks), projector.forward, placed.forward)
     backward = add(projector.backward, placed.backward)
-    encoder, beside = (
-        starts(own, layers, shares, started_again(own, layers, shares)),
-        starts(own, own.device.fitted.vision.layers_beside, shares, 0.0),
-    )
+    encoder = functools.reduce(LaunchTime.plus, (stack.starts for stack in stacks))
+    beside = starts(own, own.device.fitted.vision.layers_beside, shares, 0.0)
     if vision.freeze:
         alone = LaunchTime(*(ForwardBackward(each.forward, 0.0) for each in encoder))
         return Images(Pass(forward, backward), beside.plus(alone))
-    back = add(backward, scale(layer.backward, layers), recomputed(own, layer, layers, shares), before.backward)
+    back = add(backward, *(stack.passes.backward for stack in stacks), before.backward)
     return Images(Pass(forward, back), beside.plus(encoder))
 
 
-def _encoder_setting(setting: Setting, vision: VisionSpec) -> Setting:
+def _stack(own: Setting) -> Images:
+    """Layers of the encoder that are alike, what is recomputed included in their backward pass."""
+    layers, layer, shares = own.model.num_layers, layer_pass(own), _shares(own)
+    again = recomputed(own, layer, layers, shares)
+    passes = Pass(scale(layer.forward, layers), add(scale(layer.backward, layers), again))
+    return Images(passes, starts(own, layers, shares, started_again(own, layers, shares)))
+
+
+def _shares(own: Setting) -> Shares:
+    return shares_of(kinds_of(layers_of(own.model)))
+
+
+def _encoder_setting(setting: Setting, vision: VisionSpec, model: ModelSpec) -> Setting:
     """The encoder's attention is the layers' own."""
     kernels = replace(setting.kernels, attention_rate=1.0)
-    own = setting_of(encoder_job(setting.job, vision), setting.padded_vocab, kernels, setting.device)
+    own = setting_of(encoder_job(setting.job, vision, model), setting.padded_vocab, kernels, setting.device)
     return replace(own, captured=setting.captured, host_slowness=setting.host_slowness)
 
 
@@ -81,15 +93,16 @@ def _before(own: Setting, vision: VisionSpec) -> Pass:
     )
 
 
-def _projector(own: Setting, vision: VisionSpec, hidden: int) -> Pass:
+def _projector(own: Setting, vision: VisionSpec, model: ModelSpec) -> Pass:
     """From the encoder's width to the decoder's. The gradient of its input is computed behind a frozen encoder, too, as
     megatron-core's layers do not ask whether it is needed.
     """
+    inputs, inner, hidden = projector_widths(model)
     if vision.kind.pools:
         return _pooled(own, vision, hidden)
-    tokens, width = own.sequences * vision.tokens_per_image, hidden / own.tp
+    tokens, width = own.sequences * vision.tokens_per_image, inner / own.tp
     setting = replace(own, tokens=tokens, own_tokens=tokens)
-    up, down = Linear(vision.hidden_size, width, True), Linear(width, hidden, False)
+    up, down = Linear(inputs, width, True), Linear(width, hidden, False)
     first, second = (linear_passes(setting, [linear], own.dtype) for linear in (up, down))
     bias, gelu = own.kernels.bias, own.kernels.gelu
     forward = bias.forward * (width + hidden) + gelu.forward * width

@@ -79,18 +79,17 @@ class ImageEncoder(MegatronModule):
 
 
 def scaled(images: torch.Tensor, vision: VisionSpec, dtype: torch.dtype) -> torch.Tensor:
-    """images: [n, 3, size, size], uint8; around 0, in the format of the weights."""
-    mean, deviation = _colours(vision.kind, images.device)
+    """images: [n, 3, ...], uint8; around 0, in the format of the weights."""
+    mean, deviation = (each.view(3, *(1 for _ in images.shape[2:])) for each in _colours(vision.kind, images.device))
     return ((images.float() / 255 - mean) / deviation).to(dtype)
 
 
 @functools.cache
 def _colours(kind: ImageEncoderKind, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
-    """Mean and deviation of what encoders of a kind have seen, [3, 1, 1]. Made once: the host waits for the device when
-    it does that, and a module's buffers would be rounded to the weights' format.
+    """Mean and deviation of what encoders of a kind have seen, [3]. Made once: the host waits for the device when it
+    does that, and a module's buffers would be rounded to the weights' format.
     """
-    colours = (kind.colour_mean, kind.colour_deviation)
-    mean, deviation = (torch.tensor(values, device=device).view(3, 1, 1) for values in colours)
+    mean, deviation = (torch.tensor(values, device=device) for values in (kind.colour_mean, kind.colour_deviation))
     return mean, deviation
 
 
@@ -104,7 +103,7 @@ def cut(images: torch.Tensor, side: int) -> torch.Tensor:
 def config_of_encoder(vision: VisionSpec, config: LayerConfig) -> LayerConfig:
     """Of the encoder's layers; `config` is the decoder's."""
     head = vision.hidden_size // vision.num_attention_heads
-    return _changed(
+    return plain_config(
         config,
         num_layers=vision.num_layers,
         hidden_size=vision.hidden_size,
@@ -121,10 +120,10 @@ def config_of_encoder(vision: VisionSpec, config: LayerConfig) -> LayerConfig:
 
 
 def _config_of_projector(config: LayerConfig) -> LayerConfig:
-    return _changed(config, ffn_hidden_size=config.hidden_size, activation_func=gelu)
+    return plain_config(config, ffn_hidden_size=config.hidden_size, activation_func=gelu)
 
 
-def _changed(config: LayerConfig, **values: Any) -> LayerConfig:
+def plain_config(config: LayerConfig, **values: Any) -> LayerConfig:
     """A decoder's configuration as that of layers that are whole on one stage, and plain."""
     own = copy.deepcopy(config)
     plain: dict[str, Any] = {
@@ -164,12 +163,13 @@ _ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 }
 
 
-def block_spec_of_encoder(config: LayerConfig, layers: Layers) -> TransformerBlockSubmodules:
-    """Layers whose attention sees all patches."""
+def block_spec_of_encoder(config: LayerConfig, layers: Layers, core: Any = None) -> TransformerBlockSubmodules:
+    """Layers whose attention sees all patches; its core is `core`, or by default one without masks."""
+    own = MaskedAttention if core is None and layers == "torch" else core
     block: TransformerBlockSubmodules = block_spec_function(layers)(config, None)
     for layer in block.layer_specs:
         attention = layer.submodules.self_attention
         attention.params = {**attention.params, "attn_mask_type": AttnMaskType.no_mask}
-        if layers == "torch":
-            attention.submodules.core_attention = MaskedAttention
+        if own is not None:
+            attention.submodules.core_attention = own
     return block

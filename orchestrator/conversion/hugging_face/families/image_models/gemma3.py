@@ -10,19 +10,28 @@ from typing import Any
 from orchestrator.conversion.hugging_face.config_keys import no_network, whole
 from orchestrator.conversion.hugging_face.configuration import section
 from orchestrator.conversion.hugging_face.families.gemma import GEMMA3
-from orchestrator.conversion.hugging_face.families.llava import ENCODER_LAYERS, both
-from orchestrator.conversion.hugging_face.vision import SIGLIP, to_vision, to_vision_config
+from orchestrator.conversion.hugging_face.families.image_models.llava import ENCODER_LAYERS, both
+from orchestrator.conversion.hugging_face.vision import (
+    SIGLIP,
+    TEXT_KEYS,
+    TIES,
+    nested_config,
+    to_vision,
+    to_vision_config,
+)
 from orchestrator.conversion.weight_mapping import ImageConfig
 from orchestrator.errors import UserError
 from orchestrator.models.blocks.weights import Rule
-from orchestrator.spec.vision import VisionSpec
+from orchestrator.spec.model import ModelSpec
 
 _TEXT, _TOWER, _PROJECTOR = "language_model.", "vision_tower.vision_model.", "multi_modal_projector."
-_TOKENS, _TIES = "mm_tokens_per_image", "tie_word_embeddings"
+_TOKENS = "mm_tokens_per_image"
 
 
-def _to_config(vision: VisionSpec) -> dict[str, Any]:
+def _to_config(model: ModelSpec, text: Mapping[str, Any]) -> dict[str, Any]:
+    vision = model.image_encoder
     return {
+        **nested_config(model, text),
         _TOKENS: vision.tokens_per_image,
         "vision_config": {**to_vision_config(vision, SIGLIP), "vision_use_head": False},
     }
@@ -34,19 +43,20 @@ def _to_vision(config: Mapping[str, Any]) -> dict[str, Any]:
     return {"type": "gemma3", "pooled_tokens": tokens, **to_vision(section(config, "vision_config"), -1, SIGLIP)}
 
 
-def _ties_output(config: Mapping[str, Any], text: Mapping[str, Any]) -> bool:
-    """Versions of transformers read one or the other."""
-    said = [each[_TIES] for each in (config, text) if each.get(_TIES) is not None]
+def _to_text(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Versions of transformers read one or the other of two keys."""
+    text = section(config, "text_config")
+    said = [each[TIES] for each in (config, text) if each.get(TIES) is not None]
     for value in said:
         if not isinstance(value, bool):
-            raise no_network(_TIES, value)
+            raise no_network(TIES, value)
     if len(set(said)) > 1:
         values = " and ".join(map(json.dumps, said))
         raise UserError(
-            f"config.json: {_TIES} and {_TIES} of text_config are the same, and say {values}: remove one",
+            f"config.json: {TIES} and {TIES} of text_config are the same, and say {values}: remove one",
             code="conflicting_config_values",
         )
-    return said[0] if said else True
+    return {**text, TIES: said[0] if said else True}
 
 
 _SIGHT = (
@@ -88,6 +98,15 @@ GEMMA3_IMAGES = replace(
     },
     copies={f"{_TEXT}{copy}": f"{_TEXT}{of}" for copy, of in GEMMA3.copies.items()},
     decoder=replace(GEMMA3, defaults={**GEMMA3.defaults, **_SIZES}),
-    images=ImageConfig("gemma3", frozenset({_TOKENS, "vision_config"}), _ties_output, _to_config, _to_vision),
+    images=ImageConfig(
+        type="gemma3",
+        keys=TEXT_KEYS | {_TOKENS, "vision_config"},
+        to_text=_to_text,
+        to_config=_to_config,
+        to_vision=_to_vision,
+        image_id="image_token_index",
+        other_ids={},
+        nests=True,
+    ),
     left_out=(f"{_TOWER}head.",),
 )

@@ -1,0 +1,161 @@
+"""Images of any size as embeddings of a decoder: the encoder of Qwen2.5-VL (Bai et al. 2025).
+
+The patches of all images of a micro-batch are one sequence, in which attention goes no further than a window or an
+image. Tensor parallelism splits it as `encoder` says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+import torch
+from megatron.core import tensor_parallel
+from megatron.core.process_groups_config import ProcessGroupCollection
+from megatron.core.tensor_parallel import ColumnParallelLinear, RowParallelLinear
+from megatron.core.transformer.mlp import MLP, MLPSubmodules
+from megatron.core.transformer.module import MegatronModule
+from megatron.core.transformer.transformer_block import TransformerBlock
+from torch.nn import functional
+from torch.nn.utils.rnn import pad_sequence
+
+from orchestrator.runtime.layers.config import LayerConfig
+from orchestrator.runtime.layers.gelu import gelu
+from orchestrator.runtime.layers.images.encoder import block_spec_of_encoder, plain_config, scaled
+from orchestrator.runtime.layers.images.grids import Grid, Order, angles, order_of, segments
+from orchestrator.runtime.layers.images.segment_attention import SegmentAttention
+from orchestrator.runtime.layers.normalization.norms import Norm
+from orchestrator.spec.native_resolution import FRAMES, ROTARY_BASE
+from orchestrator.spec.sections.runtime import Layers
+from orchestrator.spec.vision import VisionSpec
+
+
+class NativeEncoder(MegatronModule):
+    """From images of any size to the embeddings of the groups of their patches."""
+
+    def __init__(self, vision: VisionSpec, config: LayerConfig, layers: Layers) -> None:
+        """`config` is the decoder's."""
+        own = config_of_native_encoder(vision, config)
+        super().__init__(config=own)
+        width, side = vision.hidden_size, vision.patch_size
+        self.vision = vision
+        self.patches = torch.nn.Parameter(torch.empty(width, 3, FRAMES, side, side))
+        self.block = _Layers(
+            config=own,
+            spec=block_spec_of_encoder(own, layers, SegmentAttention),
+            pre_process=True,
+            post_process=False,  # the norm behind the last layer is the merger's
+            pg_collection=ProcessGroupCollection.use_mpu_process_groups(),
+        )
+        self.merger_norm = Norm(own, width, vision.norm_epsilon)
+        if vision.freeze:
+            self.requires_grad_(False)
+        group = width * vision.merge_size**2
+        between = plain_config(config, ffn_hidden_size=group, activation_func=gelu)
+        matrices = MLPSubmodules(linear_fc1=ColumnParallelLinear, linear_fc2=RowParallelLinear)
+        self.projector = MLP(between, matrices, input_size=group, ffn_hidden_size=group)
+
+    def forward(self, images: torch.Tensor, grids: torch.Tensor) -> torch.Tensor:
+        """images: [b, n, 3, size, size], uint8, of which the first numbers are the pixels [3, rows, columns] of an
+        image whose grid of patches is in `grids`, [b, n, 2]; it is 0 by 0 where there are fewer.
+
+        Returns [tokens, b, h]: of each row the tokens of its images one after the other, row by row, and zeros behind
+        them.
+        """
+        rows: list[list[Grid]] = [[(down, across) for down, across in row if down] for row in grids.tolist()]
+        every = [grid for row in rows for grid in row]
+        pixels = [images[number, place].flatten() for number, row in enumerate(rows) for place in range(len(row))]
+        counts = [sum(map(self._tokens, row)) for row in rows]
+        if not every:
+            # The weights need gradients even so: of an image of one token, which stands nowhere.
+            every, pixels, counts[0] = [(self.vision.merge_size, self.vision.merge_size)], [images[0, 0].flatten()], 1
+        with torch.set_grad_enabled(torch.is_grad_enabled() and not self.vision.freeze):
+            encoded = self._encode(pixels, every)
+        projected, bias = self.projector(encoded.view(-1, 1, encoded.size(-1) * self.vision.merge_size**2))
+        embeddings = self._row_by_row((projected + bias).squeeze(1), every)
+        return pad_sequence(list(embeddings.split_with_sizes(counts)))
+
+    def _tokens(self, grid: Grid) -> int:
+        return grid[0] * grid[1] // self.vision.merge_size**2
+
+    def _encode(self, pixels: Sequence[torch.Tensor], grids: Sequence[Grid]) -> torch.Tensor:
+        """What the norm behind the last layer gives, [patches, width], window by window."""
+        device, orders = self.patches.device, [order_of(grid, self.vision) for grid in grids]
+        side, channels = self.vision.patch_size, self.config.kv_channels
+        cut = torch.cat([_cut(*each, side) for each in zip(pixels, grids, orders, strict=True)])
+        hidden = functional.linear(self._scaled(cut), self.patches.sum(dim=2).flatten(1))
+        turned = [
+            angles(order.patches, columns, channels, ROTARY_BASE)
+            for order, (_, columns) in zip(orders, grids, strict=True)
+        ]
+        windows = segments([length for order in orders for length in order.windows]).to(device, non_blocking=True)
+        whole = segments([rows * columns for rows, columns in grids]).to(device, non_blocking=True)
+        of_layers = [
+            whole if self.vision.native.is_full(number) else windows for number in range(self.vision.num_layers)
+        ]
+        rotation = torch.cat(turned).to(device, non_blocking=True)[:, None, None]
+        encoded: torch.Tensor = self.merger_norm(self.block(hidden.unsqueeze(1), of_layers, rotation))
+        return encoded.squeeze(1)
+
+    def _scaled(self, patches: torch.Tensor) -> torch.Tensor:
+        """Around 0, in the format of the weights: [patches, 3 · side · side]."""
+        return scaled(patches.view(patches.size(0), 3, -1), self.vision, self.patches.dtype).flatten(1)
+
+    def _row_by_row(self, embeddings: torch.Tensor, grids: Sequence[Grid]) -> torch.Tensor:
+        """[tokens, h] window by window, as [tokens, h] row by row."""
+        ends = [0]
+        for grid in grids:
+            ends.append(ends[-1] + self._tokens(grid))
+        order = [
+            order_of(grid, self.vision).groups + first for grid, (first, _) in zip(grids, pairwise(ends), strict=True)
+        ]
+        return embeddings.index_select(0, torch.cat(order).to(embeddings.device, non_blocking=True))
+
+
+class _Layers(TransformerBlock):
+    """Layers each of which has its own segments."""
+
+    def forward(
+        self, hidden: torch.Tensor, segments_of_layers: Sequence[torch.Tensor], rotation: torch.Tensor
+    ) -> torch.Tensor:
+        """hidden: [patches, 1, width]; rotation: [patches, 1, 1, d], in radians."""
+        for layer, own in zip(self.layers, segments_of_layers, strict=True):
+
+            def run(
+                hidden: torch.Tensor, segments: torch.Tensor, rotation: torch.Tensor, layer: torch.nn.Module = layer
+            ) -> torch.Tensor:
+                out: torch.Tensor = layer(hidden, attention_mask=segments, rotary_pos_emb=rotation)[0]
+                return out
+
+            if self.config.recompute_granularity == "full" and self.training:
+                hidden = tensor_parallel.checkpoint(run, False, hidden, own, rotation)
+            else:
+                hidden = run(hidden, own, rotation)
+        return hidden
+
+
+def _cut(pixels: torch.Tensor, grid: Grid, order: Order, side: int) -> torch.Tensor:
+    """The patches of an image window by window, [patches, 3 · side · side]; `pixels` begin with its own."""
+    down, across = grid
+    whole = pixels[: 3 * down * across * side**2].view(3, down, side, across, side)
+    patches = whole.permute(1, 3, 0, 2, 4).reshape(down * across, -1)
+    return patches.index_select(0, order.patches.to(pixels.device, non_blocking=True))
+
+
+def config_of_native_encoder(vision: VisionSpec, config: LayerConfig) -> LayerConfig:
+    """Of the encoder's layers; `config` is the decoder's."""
+    head = vision.hidden_size // vision.num_attention_heads
+    return plain_config(
+        config,
+        num_layers=vision.num_layers,
+        hidden_size=vision.hidden_size,
+        ffn_hidden_size=vision.ffn_size,
+        num_attention_heads=vision.num_attention_heads,
+        num_query_groups=vision.num_attention_heads,
+        kv_channels=head,
+        softmax_scale=head**-0.5,
+        normalization="RMSNorm",
+        layernorm_epsilon=vision.norm_epsilon,
+        gated_linear_unit=True,
+        activation_func=functional.silu,
+    )

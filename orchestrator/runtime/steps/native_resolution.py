@@ -1,0 +1,40 @@
+"""The training step of a decoder that sees images of any size."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from orchestrator.runtime.steps.base import Batch
+from orchestrator.runtime.steps.vision import NextTokenAfterImages
+
+
+class NextTokenAfterImagesOfAnySize(NextTokenAfterImages):
+    """Cross entropy of the next token over the tokens that `loss_mask` counts."""
+
+    def get_batch(self, samples: Batch) -> Batch:
+        """As that of images of one size, of which each [3, size, size] begins with the pixels of an image; and `grids`
+        [b, n, 2] (int64), the rows and columns of its patches."""
+        batch = super().get_batch(samples)
+        if "grids" in samples:
+            return {**batch, "grids": samples["grids"]}
+        return {**batch, "grids": self._largest(batch["images"])}
+
+    def forward(self, model: Any, batch: Batch) -> torch.Tensor:
+        """The loss per token, [b, s], on the last stage."""
+        output: torch.Tensor = model(
+            batch["tokens"],
+            batch["position_ids"],
+            None,
+            labels=batch["labels"],
+            images=batch["images"],
+            image_mask=batch["image_mask"],
+            grids=batch["grids"],
+        )
+        return output
+
+    def _largest(self, images: torch.Tensor) -> torch.Tensor:
+        """Of random tokens: images are squares of the largest size."""
+        side = self.vision.image_size // self.vision.patch_size
+        return torch.full((*images.shape[:2], 2), side, dtype=torch.int64, device=images.device)
