@@ -6,6 +6,7 @@ from orchestrator.models.blocks.base import norm_parameters
 from orchestrator.planning.parameters import gpt
 from orchestrator.planning.parameters.counts import Parameters, ranks_of
 from orchestrator.spec.job import JobSpec
+from orchestrator.spec.layout.stages import layers_of_chunks
 from orchestrator.spec.model import ModelSpec
 
 
@@ -22,14 +23,24 @@ def parameters(job: JobSpec, padded_vocab: int) -> Parameters:
 
 
 def stage_parameters(job: JobSpec, padded_vocab: int) -> tuple[int, ...]:
-    """Parameters of any one tensor-parallel rank of each pipeline stage, all its model chunks together. The norm of the
-    last layer's output is the embedding's where norms stand behind their branches.
+    """Parameters of any one tensor-parallel rank of each pipeline stage, all its model chunks together. Where the
+    embeddings have a norm, it is that of the last layer's output if norms stand behind their branches, and else that
+    before the first attention.
     """
-    counts = list(gpt.stage_parameters(job, padded_vocab))
-    moved = norm_parameters(job.model, job.model.hidden_size) if job.model.transformer_block_type == "post_ln" else 0
-    counts[0] += _types(job.model) + moved
-    counts[-1] += _heads(job, padded_vocab // job.parallelism.tensor_model_parallel_size) - moved
+    model, counts = job.model, list(gpt.stage_parameters(job, padded_vocab))
+    counts[0] += _types(model)
+    counts[-1] += _heads(job, padded_vocab // job.parallelism.tensor_model_parallel_size)
+    if model.normalizes_embeddings:
+        norm = norm_parameters(model, model.hidden_size)
+        counts[0] += norm
+        counts[_stage_of_first_layer(job) if model.embedding_norm else -1] -= norm
     return tuple(counts)
+
+
+def _stage_of_first_layer(job: JobSpec) -> int:
+    """Not always the embeddings' stage."""
+    by_chunk = zip(*layers_of_chunks(job.model.num_layers, job.parallelism), strict=True)
+    return next(stage for chunk in by_chunk for stage, count in enumerate(chunk) if count)
 
 
 def _types(model: ModelSpec) -> int:
