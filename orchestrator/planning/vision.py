@@ -40,7 +40,7 @@ def encoder_models(vision: VisionSpec) -> tuple[ModelSpec, ...]:
     """
     if not vision.kind.keeps_shape:
         return (encoder_model(vision),)
-    full = sum(map(vision.native.is_full, range(vision.num_layers)))
+    full = sum(layer < vision.num_layers for layer in set(vision.native.full_attention_layers))
     window = min(vision.native.window_patches(vision.patch_size), vision.positions)
     lengths = {vision.positions: full, window: vision.num_layers - full}
     if window == vision.positions:

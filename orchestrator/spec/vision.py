@@ -13,6 +13,14 @@ MARK = "<image>"
 """What stands for an image in a text."""
 
 
+@resume.OnResume
+def _image_size(old: resume.JobSections, new: resume.JobSections) -> resume.Meaning:
+    """An encoder of images of any size has no table of positions."""
+    both = (old.model.vision, new.model.vision)
+    any_size = all(vision is not None and vision.kind.keeps_shape for vision in both)
+    return resume.LOGIC if any_size else resume.SHAPE
+
+
 class VisionSpec(Section):
     """A transformer that encodes images, and what projects its output to the decoder's embeddings. By default it is the
     part of CLIP ViT-L/14 at 336 pixels that LLaVA 1.5 uses, with two matrices behind it."""
@@ -23,7 +31,7 @@ class VisionSpec(Section):
     each other in both directions. `qwen2.5`: the encoder of Qwen2.5-VL, for images of any size; `activation` does not
     apply. It does not change the defaults of other fields; the presets of Gemma 3
     and Qwen2.5-VL set them."""
-    image_size: Annotated[Positive, resume.SHAPE] = 336
+    image_size: Annotated[Positive, _image_size] = 336
     """Pixels of a side. For `llava` images are scaled to cover a square of this size, and cropped to it; for `gemma3`
     they are scaled to it in both directions; for `qwen2.5` they have at most as many pixels as such a square."""
     patch_size: Annotated[Positive, resume.SHAPE] = 14
@@ -96,7 +104,9 @@ class VisionSpec(Section):
     @property
     def least_tokens(self) -> int:
         """Tokens that an image takes at least."""
-        return 1 if self.kind.keeps_shape else self.tokens_per_image
+        if not self.kind.keeps_shape:
+            return self.tokens_per_image
+        return min(-(-(self.native.smallest_image_size**2) // self.unit**2), self.tokens_per_image)
 
     @property
     def positions(self) -> int:

@@ -80,7 +80,8 @@ class Chromium:
         """The context in which all tests have their pages: what is the same for all is loaded and compiled once. Of a
         browser that was started after so many changes of the network.
         """
-        if self._context is None or self._changes != changes:
+        is_open = self._browser is not None and self._browser.is_connected()
+        if self._context is None or not is_open or self._changes != changes:
             self.close()
             self._playwright = sync_playwright().start()
             self._browser, self._changes = self._launched(self._playwright), changes
@@ -254,7 +255,7 @@ class Visitor:
 
     def forget(self) -> None:
         """What the page has stored in the browser."""
-        if self.page.url.startswith("http"):
+        if not self.page.url.startswith("about:"):
             self.page.evaluate("localStorage.clear()")
 
     def listen(self) -> None:
@@ -285,6 +286,8 @@ def visitor(context: BrowserContext, request: pytest.FixtureRequest) -> Iterator
     made = Visitor(context.new_page(), folder)
     made.listen()
     yield made
-    made.forget()
-    made.page.close()
+    try:
+        made.forget()
+    finally:
+        made.page.close()
     assert made.problems == []

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 import yaml
+from pydantic import ValidationError
 
 from orchestrator.api.starts.run_sentences import label
 from orchestrator.cli.common import AsJson, RunsDir, print_json, warn
@@ -31,6 +32,7 @@ from orchestrator.run_directory.rundir import RunDir, default_runs_dir, write_at
 from orchestrator.self_contained_checkpoints import Weights, job_of
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import dump_resolved, load_text
+from orchestrator.spec.messages.validation import errors_in_words
 from orchestrator.spec.vision import VisionSpec
 
 _SHOWN = 4
@@ -280,7 +282,10 @@ def _document(name: str, config: dict[str, Any], family: Family, source: Path) -
     for message in merged_rates(config, family):
         warn(message)
     if "vision" in model:
-        vision = VisionSpec.model_validate(model["vision"])
+        try:
+            vision = VisionSpec.model_validate(model["vision"])
+        except ValidationError as error:
+            raise UserError(f"config.json: {errors_in_words(error)}", code="unsupported_config_value") from error
         refuse_other_pixels(source, vision)
         if note := image_token_note(source, config, vision.kind.token):
             warn(note)

@@ -34,7 +34,7 @@ _PARTIAL_FIELD, _PARTIAL = "rotary_percent", "partial_rotary_factor"
 """Which part of each head rotates, in families that do not fix it."""
 _LONGEST_SAMPLE = 4096
 """Training samples of an imported model are no longer than this unless its owner says so."""
-_MOST_LAYERS = 10_000
+MOST_LAYERS = 10_000
 """What a layer is may be listed one by one."""
 
 
@@ -140,7 +140,7 @@ def _to_text_model(config: Mapping[str, Any], family: Family, place: str) -> dic
     for field in ("num_layers", "hidden_size", "num_attention_heads"):
         if field in family.sizes and field not in fields:
             raise UserError(f"config.json has no {family.sizes[field]}", code="missing_config_key")
-    if "num_layers" in fields and whole(fields["num_layers"], family.sizes["num_layers"]) > _MOST_LAYERS:
+    if "num_layers" in fields and whole(fields["num_layers"], family.sizes["num_layers"]) > MOST_LAYERS:
         raise no_network(family.sizes["num_layers"], fields["num_layers"])
     for each in family.derived:
         fields |= each.to_fields(lambda key: _said(config, key, family), fields)

@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from orchestrator.conversion.hugging_face.config_keys import WITHOUT_EFFECT, check_keys, no_network, whole
-from orchestrator.conversion.hugging_face.configuration import keys_read, section
+from orchestrator.conversion.hugging_face.configuration import MOST_LAYERS, keys_read, section
+from orchestrator.conversion.hugging_face.vision import TIES
 from orchestrator.conversion.weight_mapping import Family, ImageConfig
 from orchestrator.errors import UserError
 from orchestrator.models.image_encoders import IMAGE_ENCODERS
@@ -81,17 +82,21 @@ def _to_vision_config(vision: VisionSpec, hidden: int) -> dict[str, Any]:
 
 def _to_text(config: Mapping[str, Any]) -> dict[str, Any]:
     """With the sections of its rotary positions under a key of their own."""
-    inner = config.get("text_config")
+    inner = section(config, "text_config")
     outside = {"vision_config", "text_config", *_OUTSIDE}
     text = dict(inner) if inner else {key: value for key, value in config.items() if key not in outside}
-    text["tie_word_embeddings"] = bool(config.get("tie_word_embeddings") or text.get("tie_word_embeddings"))
+    for ties in (config.get(TIES), text.get(TIES)):
+        if not isinstance(ties, bool | None):
+            raise no_network(TIES, ties)
+    text[TIES] = bool(config.get(TIES) or text.get(TIES))
     for key in _ROTARY:
         said = text.get(key)
         if isinstance(said, dict) and SECTION in said:
             text[SECTION] = said[SECTION]
             kept = {name: value for name, value in said.items() if name not in (SECTION, "type", "rope_type")}
-            kinds = {said.get(name) for name in ("type", "rope_type")} - {None, "mrope", "default"}
-            text[key] = {**kept, **({"rope_type": min(map(str, kinds))} if kinds else {})} or None
+            kinds = [said.get(name) for name in ("type", "rope_type")]
+            others = [str(kind) for kind in kinds if kind not in (None, "mrope", "default")]
+            text[key] = {**kept, **({"rope_type": others[0]} if others else {})} or None
     return {SECTION: list(_SECTIONS), **text}
 
 
@@ -111,19 +116,21 @@ def _to_vision(config: Mapping[str, Any]) -> dict[str, Any]:
     for key, wanted in _CONSTANTS.items():
         if found.get(key, wanted) != wanted:
             raise no_network(f"{key}{place}", found[key])
-    rotary = found.get(_ENCODER_ROTARY) or {}
+    rotary = section(found, _ENCODER_ROTARY)
     if (rotary.get("rope_theta", ROTARY_BASE), rotary.get("rope_type", "axial")) != (ROTARY_BASE, "axial"):
         raise no_network(f"{_ENCODER_ROTARY}{place}", rotary)
     if found[_WIDTH_BEHIND] != (hidden := _to_text(config).get("hidden_size", _HIDDEN_SIZE)):
         raise no_network(f"{_WIDTH_BEHIND}{place} beside a hidden_size of {json.dumps(hidden)}", found[_WIDTH_BEHIND])
     check_keys(said, KEYS_READ, "the image encoder of Qwen2.5-VL", place)
     layers = found[_FULL_LAYERS]
-    if not isinstance(layers, list | tuple) or not all(type(layer) is int for layer in layers):
+    if not isinstance(layers, list | tuple) or not all(type(layer) is int and layer >= 0 for layer in layers):
         raise no_network(f"{_FULL_LAYERS}{place}", layers)
     native: dict[str, Any] = {field: whole(found[key], f"{key}{place}") for field, key in _NATIVE_SIZES.items()}
     native["full_attention_layers"] = tuple(layers)
     known, own = VisionSpec.model_fields, NativeResolutionSpec.model_fields
     fields: dict[str, Any] = {field: whole(found[key], f"{key}{place}") for field, key in _SIZES.items()}
+    if fields["num_layers"] > MOST_LAYERS:
+        raise no_network(f"depth{place}", found["depth"])
     fields |= {"norm_epsilon": _EPSILON, "image_size": _side(config) * fields["patch_size"] * native["merge_size"]}
     smallest = own["smallest_image_size"].default
     native["smallest_image_size"] = min(smallest, fields["image_size"])

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from orchestrator.conversion.hugging_face.config_keys import check_keys, no_network
-from orchestrator.conversion.hugging_face.configuration import section
+from orchestrator.conversion.hugging_face.configuration import MOST_LAYERS, section
 from orchestrator.conversion.weight_mapping import ImageConfig
 from orchestrator.errors import UserError
 from orchestrator.spec.model import ModelSpec
@@ -130,7 +130,7 @@ def _layers(count: Any, layer: Any) -> int:
             f"config.json: vision_feature_layer is {said}; the output of one layer is taken here",
             code="unsupported_vision_feature_layer",
         )
-    if type(count) is not int:
+    if type(count) is not int or count > MOST_LAYERS:
         raise UserError(
             f"config.json: num_hidden_layers of vision_config is {json.dumps(count)}", code="unsupported_config_value"
         )

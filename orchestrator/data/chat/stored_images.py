@@ -11,7 +11,7 @@ from pathlib import Path
 
 from orchestrator.data.chat.native_images import count_of, is_count
 from orchestrator.data.indexed_dataset.header import HEADER, IndexHeader, bin_path, idx_path, read_index
-from orchestrator.data.indexed_dataset.manifest import Manifest, read_manifest
+from orchestrator.data.indexed_dataset.manifest import Manifest, manifest_path, read_manifest
 from orchestrator.errors import UserError
 from orchestrator.spec.vision import VisionSpec, vision_of_images
 
@@ -109,7 +109,11 @@ def images_problem(path: str, header: IndexHeader, vision: VisionSpec | None) ->
         return f"{path} and {prefix} do not belong together: copy all files again, or make the data set again"
     wanted, own = _cut_as(vision), vision_of(manifest)
     if manifest is None:
-        fits = vision.kind.keeps_shape or stored.tokens % bytes_per_image(vision.image_size) == 0
+        if vision.kind.keeps_shape:  # only this program writes such images, and a manifest beside them
+            return (
+                f"{path} has images, and {manifest_path(Path(path))} is not there: copy all its files, or make it again"
+            )
+        fits = stored.tokens % bytes_per_image(vision.image_size) == 0
         made = "another size"
     else:
         made = "unknown size" if own is None else _cut_as(own)

@@ -291,7 +291,7 @@ async def requests_of(
     with served.engine.place(count * sum(each.num_beams for each in options)):
         given: Sequence[Sequence[Image]] | None = images
         if images is not None and model.has_vision:
-            given = [await decoded(own, model.image_encoder) for own in images]
+            given = [await decoded(own, model.image_encoder, served.longest) for own in images]
         encoded = await asyncio.to_thread(lambda: served.model.requests(prompts(), options[0], given))
     # The place is given up here and taken again by the call: nobody else comes between, as nothing is awaited.
     each = [(request, own) for request in encoded for own in options]

@@ -47,6 +47,15 @@ def test_sides_are_whole_tokens_within_the_limits() -> None:
             assert 56**2 <= sides[0] * sides[1] <= 280**2
 
 
+@pytest.mark.parametrize(("size", "rows", "columns"), [(336, 28, 5600), (336, 5600, 28), (56, 30, 31), (280, 20, 3999)])
+def test_a_long_strip_has_no_more_pixels_than_others(size: int, rows: int, columns: int) -> None:
+    vision = VISION.model_copy(update={"image_size": size})
+    sides = resized_sides(rows, columns, vision)
+    assert all(side % 28 == 0 and side > 0 for side in sides)
+    assert sides[0] * sides[1] <= size**2
+    assert (sides[0] > sides[1]) == (rows > columns) or sides[0] == sides[1]
+
+
 def test_a_strip_is_refused() -> None:
     with refused("unreadable_image", "200 times"):
         pixels(encoded(1, 201), VISION)

@@ -30,12 +30,13 @@ class Decoder:
     """In place of Pillow: it takes as long as it is held, and counts those that it works on at a time."""
 
     def __init__(self) -> None:
-        self.goes_on, self.at_work, self.most = threading.Event(), 0, 0
+        self.goes_on, self.at_work, self.most, self.calls = threading.Event(), 0, 0, 0
         self._lock = threading.Lock()
 
     def __call__(self, source: bytes, vision: VisionSpec, most: float) -> Any:
         with self._lock:
             self.at_work += 1
+            self.calls += 1
             self.most = max(self.most, self.at_work)
         self.goes_on.wait(60)
         with self._lock:
@@ -64,9 +65,9 @@ class Model:
         return [Request(0, [1], options, Images(tuple(given[0]), (0,), 4))]
 
 
-def served(max_waiting: int) -> Any:
+def served(max_waiting: int, longest: int = 32) -> Any:
     model: Any = Model()
-    return SimpleNamespace(model=model, engine=Engine(model, max_batch=4, max_waiting=max_waiting))
+    return SimpleNamespace(model=model, engine=Engine(model, max_batch=4, max_waiting=max_waiting), longest=longest)
 
 
 async def call(server: Any, *sent: bytes, choices: int = 1) -> list[Request]:
@@ -111,6 +112,13 @@ def test_who_has_images_decoded_waits_like_others(decoder: Decoder) -> None:
 
     asyncio.run(all_of())
     assert decoder.most == 2
+
+
+def test_no_image_is_decoded_behind_the_end_of_a_prompt(decoder: Decoder) -> None:
+    decoder.goes_on.set()
+    with refused("images_do_not_fit_prompt", "3 images take 12 tokens", "at most 8"):
+        asyncio.run(call(served(max_waiting=20, longest=8), *[b"1"] * 5))
+    assert decoder.calls == 3
 
 
 def test_a_call_that_is_too_large_is_not_decoded(decoder: Decoder) -> None:

@@ -143,6 +143,8 @@ def plain_config(config: LayerConfig, **values: Any) -> LayerConfig:
         "add_bias_linear": True,
         "add_qkv_bias": True,
         "gated_linear_unit": False,
+        "activation_func_clamp_value": None,
+        "glu_linear_offset": 0.0,
         "bias_activation_fusion": False,
         "hidden_dropout": 0.0,
         "attention_dropout": 0.0,
