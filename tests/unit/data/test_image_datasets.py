@@ -29,6 +29,7 @@ from orchestrator.errors import DataError, MissingDependency, UserError
 from orchestrator.planning.blend import blend_report
 from orchestrator.planning.training_schedule.batch import BatchSchedule
 from orchestrator.spec.job import JobSpec
+from orchestrator.spec.vision import VisionSpec
 
 Tokenize = Callable[..., Path]
 Program = Callable[..., Any]
@@ -66,7 +67,9 @@ def stored(prefix: Path) -> list[tuple[list[int], list[int], bytes]]:
 def test_what_is_stored(prefix: Path, chats: Path, program: Program) -> None:
     lines = [json.loads(line) for line in chats.read_text().splitlines()]
     for line, (ids, mask, found) in zip(lines, stored(prefix), strict=True):
-        assert found == b"".join(pixels_of(chats.parent / image, SIZE).tobytes() for image in line["images"])
+        assert found == b"".join(
+            pixels_of(chats.parent / image, VisionSpec(image_size=SIZE)).tobytes() for image in line["images"]
+        )
         assert sum(mark == PATCH for mark in mask) == PATCHES * len(line["images"])
         assert [number for number, mark in zip(ids, mask, strict=True) if mark == 1] == [
             *line["messages"][1]["content"].encode(),
