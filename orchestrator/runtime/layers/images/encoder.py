@@ -45,13 +45,7 @@ class ImageEncoder(MegatronModule):
         self.class_token = torch.nn.Parameter(torch.empty(width))
         self.positions = torch.nn.Parameter(torch.empty(vision.positions, width))
         self.input_norm = Norm(own, width, vision.norm_epsilon)
-        self.block = TransformerBlock(
-            config=own,
-            spec=block_spec_of_encoder(own, layers),
-            pre_process=True,
-            post_process=False,  # no norm behind the last layer
-            pg_collection=ProcessGroupCollection.use_mpu_process_groups(),
-        )
+        self.block = encoder_block(own, layers)
         if vision.freeze:
             self.requires_grad_(False)
         between = _config_of_projector(config)
@@ -100,22 +94,33 @@ def cut(images: torch.Tensor, side: int) -> torch.Tensor:
     return rows.permute(2, 4, 0, 1, 3, 5).reshape(along * along, number, -1)
 
 
-def config_of_encoder(vision: VisionSpec, config: LayerConfig) -> LayerConfig:
-    """Of the encoder's layers; `config` is the decoder's."""
+def config_of_encoder(vision: VisionSpec, config: LayerConfig, **values: Any) -> LayerConfig:
+    """Of the encoder's layers; `config` is the decoder's, `values` what they have otherwise than CLIP's."""
     head = vision.hidden_size // vision.num_attention_heads
-    return plain_config(
-        config,
-        num_layers=vision.num_layers,
-        hidden_size=vision.hidden_size,
-        ffn_hidden_size=vision.ffn_size,
-        num_attention_heads=vision.num_attention_heads,
-        num_query_groups=vision.num_attention_heads,
-        kv_channels=head,
-        softmax_scale=1 / math.sqrt(head),
-        layernorm_epsilon=vision.norm_epsilon,
-        activation_func=_ACTIVATIONS[vision.activation],
-        recompute_method="uniform" if config.recompute_granularity == "full" else None,
-        recompute_num_layers=1 if config.recompute_granularity == "full" else None,
+    own: dict[str, Any] = {
+        "num_layers": vision.num_layers,
+        "hidden_size": vision.hidden_size,
+        "ffn_hidden_size": vision.ffn_size,
+        "num_attention_heads": vision.num_attention_heads,
+        "num_query_groups": vision.num_attention_heads,
+        "kv_channels": head,
+        "softmax_scale": 1 / math.sqrt(head),
+        "layernorm_epsilon": vision.norm_epsilon,
+        "activation_func": _ACTIVATIONS[vision.activation],
+        "recompute_method": "uniform" if config.recompute_granularity == "full" else None,
+        "recompute_num_layers": 1 if config.recompute_granularity == "full" else None,
+    }
+    return plain_config(config, **{**own, **values})
+
+
+def encoder_block(config: LayerConfig, layers: Layers) -> TransformerBlock:
+    """The encoder's layers, without a norm behind them; `config` is the encoder's."""
+    return TransformerBlock(
+        config=config,
+        spec=block_spec_of_encoder(config, layers),
+        pre_process=True,
+        post_process=False,
+        pg_collection=ProcessGroupCollection.use_mpu_process_groups(),
     )
 
 

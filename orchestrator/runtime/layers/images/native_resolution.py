@@ -21,7 +21,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from orchestrator.runtime.layers.config import LayerConfig
 from orchestrator.runtime.layers.gelu import gelu
-from orchestrator.runtime.layers.images.encoder import block_spec_of_encoder, plain_config, scaled
+from orchestrator.runtime.layers.images.encoder import block_spec_of_encoder, config_of_encoder, plain_config, scaled
 from orchestrator.runtime.layers.images.grids import Grid, Order, angles, order_of, segments
 from orchestrator.runtime.layers.images.segment_attention import SegmentAttention
 from orchestrator.runtime.layers.normalization.norms import Norm
@@ -144,18 +144,6 @@ def _cut(pixels: torch.Tensor, grid: Grid, order: Order, side: int) -> torch.Ten
 
 def config_of_native_encoder(vision: VisionSpec, config: LayerConfig) -> LayerConfig:
     """Of the encoder's layers; `config` is the decoder's."""
-    head = vision.hidden_size // vision.num_attention_heads
-    return plain_config(
-        config,
-        num_layers=vision.num_layers,
-        hidden_size=vision.hidden_size,
-        ffn_hidden_size=vision.ffn_size,
-        num_attention_heads=vision.num_attention_heads,
-        num_query_groups=vision.num_attention_heads,
-        kv_channels=head,
-        softmax_scale=head**-0.5,
-        normalization="RMSNorm",
-        layernorm_epsilon=vision.norm_epsilon,
-        gated_linear_unit=True,
-        activation_func=functional.silu,
+    return config_of_encoder(
+        vision, config, normalization="RMSNorm", gated_linear_unit=True, activation_func=functional.silu
     )

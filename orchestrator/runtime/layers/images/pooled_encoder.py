@@ -10,13 +10,11 @@ import copy
 from math import isqrt
 
 import torch
-from megatron.core.process_groups_config import ProcessGroupCollection
 from megatron.core.transformer.module import MegatronModule
-from megatron.core.transformer.transformer_block import TransformerBlock
 from torch.nn import functional
 
 from orchestrator.runtime.layers.config import LayerConfig
-from orchestrator.runtime.layers.images.encoder import block_spec_of_encoder, config_of_encoder, cut, scaled
+from orchestrator.runtime.layers.images.encoder import config_of_encoder, cut, encoder_block, scaled
 from orchestrator.runtime.layers.normalization.norms import Norm
 from orchestrator.spec.sections.runtime import Layers
 from orchestrator.spec.vision import VisionSpec
@@ -34,13 +32,7 @@ class PooledImageEncoder(MegatronModule):
         self.patches = torch.nn.Parameter(torch.empty(width, 3, side, side))
         self.patch_bias = torch.nn.Parameter(torch.empty(width))
         self.positions = torch.nn.Parameter(torch.empty(vision.positions, width))
-        self.block = TransformerBlock(
-            config=own,
-            spec=block_spec_of_encoder(own, layers),
-            pre_process=True,
-            post_process=False,  # its norm is ours
-            pg_collection=ProcessGroupCollection.use_mpu_process_groups(),
-        )
+        self.block = encoder_block(own, layers)
         self.output_norm = Norm(own, width, vision.norm_epsilon)
         if vision.freeze:
             self.requires_grad_(False)

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 from orchestrator.conversion.hugging_face.config_keys import no_network, whole
 from orchestrator.conversion.hugging_face.configuration import section
 from orchestrator.conversion.hugging_face.families.gemma import GEMMA3
-from orchestrator.conversion.hugging_face.families.image_models.llava import ENCODER_LAYERS, both
+from orchestrator.conversion.hugging_face.families.image_models.llava import (
+    ENCODER_LAYERS,
+    PROJECTOR,
+    TOWER,
+    beside_decoder,
+    both,
+)
 from orchestrator.conversion.hugging_face.vision import (
     SIGLIP,
     TEXT_KEYS,
@@ -24,7 +29,6 @@ from orchestrator.errors import UserError
 from orchestrator.models.blocks.weights import Rule
 from orchestrator.spec.model import ModelSpec
 
-_TEXT, _TOWER, _PROJECTOR = "language_model.", "vision_tower.vision_model.", "multi_modal_projector."
 _TOKENS = "mm_tokens_per_image"
 
 
@@ -60,13 +64,13 @@ def _to_text(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 _SIGHT = (
-    Rule("vision.patches", (f"{_TOWER}embeddings.patch_embedding.weight",)),
-    Rule("vision.patch_bias", (f"{_TOWER}embeddings.patch_embedding.bias",)),
-    Rule("vision.positions", (f"{_TOWER}embeddings.position_embedding.weight",)),
+    Rule("vision.patches", (f"{TOWER}embeddings.patch_embedding.weight",)),
+    Rule("vision.patch_bias", (f"{TOWER}embeddings.patch_embedding.bias",)),
+    Rule("vision.positions", (f"{TOWER}embeddings.position_embedding.weight",)),
     *ENCODER_LAYERS,
-    *both("vision.output_norm.", f"{_TOWER}post_layernorm."),
-    Rule("vision.projector.norm.weight", (f"{_PROJECTOR}mm_soft_emb_norm.weight",)),
-    Rule("vision.projector.linear.weight", (f"{_PROJECTOR}mm_input_projection_weight",), "transposed"),
+    *both("vision.output_norm.", f"{TOWER}post_layernorm."),
+    Rule("vision.projector.norm.weight", (f"{PROJECTOR}mm_soft_emb_norm.weight",)),
+    Rule("vision.projector.linear.weight", (f"{PROJECTOR}mm_input_projection_weight",), "transposed"),
 )
 _SIZES = {
     **{"vocab_size": 262208, "hidden_size": 2304, "num_hidden_layers": 26, "num_attention_heads": 8},
@@ -74,30 +78,16 @@ _SIZES = {
 }
 """What transformers takes where text_config, of which published files say only what is unusual, leaves one out."""
 
-GEMMA3_IMAGES = replace(
+GEMMA3_IMAGES = beside_decoder(
     GEMMA3,
+    _SIGHT,
+    _SIZES,
     name="Gemma 3 with images",
     model_type="gemma3",
     architecture="Gemma3ForConditionalGeneration",
-    base="",
-    rules=(
-        *_SIGHT,
-        *(replace(rule, theirs=tuple(f"{_TEXT}{each}" for each in rule.theirs)) for rule in GEMMA3.rules),
-    ),
-    fixed={field: value for field, value in GEMMA3.fixed.items() if field != "vision"},
     constants={},
     # Tokens around an image, which only the processor reads.
     ignored=frozenset({"boi_token_index", "eoi_token_index", "boi_token_id", "eoi_token_id"}),
-    buffers=(*GEMMA3.buffers, "embeddings.position_ids"),
-    moved={
-        "model.language_model.": f"{_TEXT}model.",
-        "lm_head.": f"{_TEXT}lm_head.",
-        "model.vision_tower.": "vision_tower.",
-        "vision_tower.": _TOWER,
-        "model.multi_modal_projector.": _PROJECTOR,
-    },
-    copies={f"{_TEXT}{copy}": f"{_TEXT}{of}" for copy, of in GEMMA3.copies.items()},
-    decoder=replace(GEMMA3, defaults={**GEMMA3.defaults, **_SIZES}),
     images=ImageConfig(
         type="gemma3",
         keys=TEXT_KEYS | {_TOKENS, "vision_config"},
@@ -108,5 +98,5 @@ GEMMA3_IMAGES = replace(
         other_ids={},
         nests=True,
     ),
-    left_out=(f"{_TOWER}head.",),
+    left_out=(f"{TOWER}head.",),
 )

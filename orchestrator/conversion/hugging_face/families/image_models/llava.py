@@ -13,8 +13,8 @@ from orchestrator.conversion.hugging_face.vision import LLAVA_IMAGES
 from orchestrator.conversion.weight_mapping import VISION, Family
 from orchestrator.models.blocks.weights import Rule
 
-_TEXT, _TOWER, _PROJECTOR = "language_model.", "vision_tower.vision_model.", "multi_modal_projector."
-_LAYER = f"{_TOWER}encoder.layers.{{n}}."
+TEXT, TOWER, PROJECTOR = "language_model.", "vision_tower.vision_model.", "multi_modal_projector."
+_LAYER = f"{TOWER}encoder.layers.{{n}}."
 _KINDS = ("weight", "bias")
 
 
@@ -39,14 +39,40 @@ ENCODER_LAYERS = (
     *both(f"{VISION}mlp.linear_fc2.", f"{_LAYER}mlp.fc2."),
 )
 """Layers of CLIP's encoder, and of SigLIP's, whose names are the same."""
+
+
+def beside_decoder(decoder: Family, sight: tuple[Rule, ...], sizes: Mapping[str, Any], **fields: Any) -> Family:
+    """A decoder whose weights stand under names of their own beside those of an encoder (`sight`), as newer and older
+    versions of transformers have them. `sizes` are the decoder's that transformers takes where text_config leaves them
+    out; `fields` are the family's others.
+    """
+    text = (replace(rule, theirs=tuple(f"{TEXT}{each}" for each in rule.theirs)) for rule in decoder.rules)
+    common: dict[str, Any] = {
+        "base": "",
+        "rules": (*sight, *text),
+        "fixed": {field: value for field, value in decoder.fixed.items() if field != "vision"},
+        "buffers": (*decoder.buffers, "embeddings.position_ids"),
+        "moved": {
+            "model.language_model.": f"{TEXT}model.",
+            "lm_head.": f"{TEXT}lm_head.",
+            "model.vision_tower.": "vision_tower.",
+            "vision_tower.": TOWER,
+            "model.multi_modal_projector.": PROJECTOR,
+        },
+        "copies": {f"{TEXT}{copy}": f"{TEXT}{of}" for copy, of in decoder.copies.items()},
+        "decoder": replace(decoder, defaults={**decoder.defaults, **sizes}),
+    }
+    return replace(decoder, **common, **fields)
+
+
 _SIGHT = (
-    Rule("vision.patches", (f"{_TOWER}embeddings.patch_embedding.weight",)),
-    Rule("vision.class_token", (f"{_TOWER}embeddings.class_embedding",)),
-    Rule("vision.positions", (f"{_TOWER}embeddings.position_embedding.weight",)),
-    *both("vision.input_norm.", f"{_TOWER}pre_layrnorm."),
+    Rule("vision.patches", (f"{TOWER}embeddings.patch_embedding.weight",)),
+    Rule("vision.class_token", (f"{TOWER}embeddings.class_embedding",)),
+    Rule("vision.positions", (f"{TOWER}embeddings.position_embedding.weight",)),
+    *both("vision.input_norm.", f"{TOWER}pre_layrnorm."),
     *ENCODER_LAYERS,
-    *both("vision.projector.linear_fc1.", f"{_PROJECTOR}linear_1."),
-    *both("vision.projector.linear_fc2.", f"{_PROJECTOR}linear_2."),
+    *both("vision.projector.linear_fc1.", f"{PROJECTOR}linear_1."),
+    *both("vision.projector.linear_fc2.", f"{PROJECTOR}linear_2."),
 )
 
 
@@ -54,34 +80,22 @@ def _seeing(name: str, decoder: Family, sizes: Mapping[str, Any]) -> Family:
     """A decoder's family with images. `sizes`: what transformers takes where text_config, of which versions of it write
     only what is unusual, leaves one out.
     """
-    text = (replace(rule, theirs=tuple(f"{_TEXT}{each}" for each in rule.theirs)) for rule in decoder.rules)
-    return replace(
+    return beside_decoder(
         decoder,
+        _SIGHT,
+        sizes,
         name=name,
         model_type="llava",
         architecture="LlavaForConditionalGeneration",
-        base="",
-        rules=(*_SIGHT, *text),
-        fixed={field: value for field, value in decoder.fixed.items() if field != "vision"},
         constants={
             "projector_hidden_act": "gelu",
             "multimodal_projector_bias": True,
             "vision_feature_select_strategy": "default",
         },
         ignored=frozenset({"image_seq_length", "vocab_size"}),
-        buffers=(*decoder.buffers, "embeddings.position_ids"),
-        moved={
-            "model.language_model.": f"{_TEXT}model.",
-            "lm_head.": f"{_TEXT}lm_head.",
-            "model.vision_tower.": "vision_tower.",
-            "vision_tower.": _TOWER,
-            "model.multi_modal_projector.": _PROJECTOR,
-        },
-        copies={f"{_TEXT}{copy}": f"{_TEXT}{of}" for copy, of in decoder.copies.items()},
-        decoder=replace(decoder, defaults={**decoder.defaults, **sizes}),
         images=LLAVA_IMAGES,
-        unused={f"{_TOWER}post_layernorm.weight": 1.0, f"{_TOWER}post_layernorm.bias": 0.0},
-        longer=f"{_TOWER}encoder.layers.",
+        unused={f"{TOWER}post_layernorm.weight": 1.0, f"{TOWER}post_layernorm.bias": 0.0},
+        longer=f"{TOWER}encoder.layers.",
     )
 
 
