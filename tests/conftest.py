@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import ipaddress
 import os
@@ -105,6 +106,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     if needing_gpu and not _has_gpu():
         for item in needing_gpu:
             item.add_marker(pytest.mark.skip(reason="needs a CUDA GPU"))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """A program that a test or a fixture of any scope calls may enter a folder: the next test begins where all do."""
+    with contextlib.chdir(item.config.rootpath):
+        return (yield)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
