@@ -14,7 +14,7 @@ from pydantic import ValidationError
 
 from orchestrator.conversion.megatron import bert_and_t5
 from orchestrator.errors import UserError
-from orchestrator.migration.flag_groups.variants import LLAMA_SCALING
+from orchestrator.migration.flag_groups.rotary_positions import LLAMA_SCALING
 from orchestrator.migration.to_megatron import to_megatron
 from orchestrator.models.blocks.registry import block_flags
 from orchestrator.models.registry import GPT, ModelFamily
