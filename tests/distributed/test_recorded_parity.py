@@ -48,7 +48,21 @@ def trained(
 
 
 @pytest.mark.parametrize(
-    "kind", ["gpt", "gpt-local", "llama", "scaled-rope", "windowed", "experts-local", "wsd", "ramp-up", "bert", "t5"]
+    "kind",
+    [
+        "gpt",
+        "gpt-local",
+        "llama",
+        "scaled-rope",
+        "windowed",
+        "experts-local",
+        "deepseek",
+        "further-tokens",
+        "wsd",
+        "ramp-up",
+        "bert",
+        "t5",
+    ],
 )
 def test_losses_are_those_of_megatron_lm(kind: str, trained: TrainedTogether[str]) -> None:
     run, theirs = trained[kind], steps_of(kind)

@@ -32,6 +32,17 @@ _LLAMA = """
     --num-query-groups 2 --untie-embeddings-and-output-weights --ffn-hidden-size 96 --norm-epsilon 1e-6
 """
 _EXPERTS = "--num-experts 4 --moe-router-topk 2 --moe-ffn-hidden-size 48 --moe-aux-loss-coeff 0.01"
+_LATENT = """
+    --position-embedding-type rope --disable-bias-linear --swiglu --normalization RMSNorm --ffn-hidden-size 96
+    --untie-embeddings-and-output-weights --norm-epsilon 1e-6 --multi-latent-attention --qk-layernorm
+    --kv-lora-rank 16 --qk-head-dim 16 --qk-pos-emb-head-dim 8 --v-head-dim 12
+"""
+_BALANCED = """
+    --num-experts 4 --moe-router-topk 2 --moe-ffn-hidden-size 48 --moe-layer-freq '[0]*1+[1]*3'
+    --moe-shared-expert-intermediate-size 48 --moe-router-score-function sigmoid --moe-router-enable-expert-bias
+    --moe-router-bias-update-rate 1e-3 --moe-router-topk-scaling-factor 2.5
+    --moe-router-load-balancing-type seq_aux_loss --moe-aux-loss-coeff 1e-4 --moe-router-dtype fp32
+"""
 
 
 @dataclass(frozen=True)
@@ -76,6 +87,11 @@ KINDS = {
     "experts-parallel": Kind(
         f"{_STEPS} {_LLAMA} {_EXPERTS} --expert-model-parallel-size 2 --moe-layer-freq 2", ranks=2
     ),
+    "latent-attention": Kind(f"{_STEPS} {_LATENT} --rope-type rope"),
+    "deepseek": Kind(
+        f"{_STEPS} {_LATENT} {_BALANCED} --q-lora-rank 24 --rope-type yarn --rotary-scaling-factor 40 --mscale 1 --mscale-all-dim 1"
+    ),
+    "further-tokens": Kind(f"{_STEPS} {_LLAMA} --mtp-num-layers 1 --mtp-loss-scaling-factor 0.3"),
     "decoupled-lr": Kind(f"{_STEPS} {_LLAMA} --decoupled-lr 5e-4 --decoupled-min-lr 2e-4", forgets=True),
     # With 261 words megatron-core 0.16.1 saves the state of the last stage shifted: its bucket of words is padded.
     "pipeline": Kind(f"{_STEPS} --pipeline-model-parallel-size 2 --vocab-size 261", ranks=2),

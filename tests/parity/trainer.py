@@ -140,6 +140,23 @@ def filled(job: JobSpec, program: Any, *arguments: Any, **options: Any) -> Any:
     return model
 
 
+class LatentCore(torch.nn.Module):
+    """Causal attention whose values are not as wide as its keys, which megatron-core has with Transformer Engine only."""
+
+    def __init__(self, *arguments: Any, softmax_scale: float, **options: Any) -> None:
+        super().__init__()
+        self.scale = softmax_scale
+
+    def forward(
+        self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *unused: Any, **options: Any
+    ) -> torch.Tensor:
+        """[s, b, heads * v] of query and key [s, b, heads, d] and value [s, b, heads, v]."""
+        scores = torch.einsum("sbhd,tbhd->bhst", query, key) * self.scale
+        later = torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1)
+        weights = scores.masked_fill(later, float("-inf")).softmax(-1)
+        return torch.einsum("bhst,tbhv->sbhv", weights, value).flatten(2)
+
+
 def use_our_norms() -> None:
     """In place of the norms, and of Transformer Engine's layers, which save their weights under other names only for
     experts' norms.
@@ -147,8 +164,9 @@ def use_our_norms() -> None:
     from megatron.core.models.bert import bert_layer_specs, bert_lm_head
     from megatron.core.models.gpt import gpt_layer_specs
     from megatron.core.models.T5 import t5_spec
-    from megatron.core.transformer import transformer_block
+    from megatron.core.transformer import multi_latent_attention, transformer_block
     from megatron.core.transformer.identity_op import IdentityOp
+    from megatron.core.transformer.multi_latent_attention import MLASelfAttentionSubmodules
 
     local = gpt_layer_specs.get_gpt_layer_local_spec
 
@@ -156,8 +174,11 @@ def use_our_norms() -> None:
         spec = local(*arguments, **options)
         spec.submodules.input_layernorm = spec.submodules.pre_mlp_layernorm = Norm
         attention = spec.submodules.self_attention.submodules
-        if attention.q_layernorm is not IdentityOp:
-            attention.q_layernorm = attention.k_layernorm = Norm
+        if isinstance(attention, MLASelfAttentionSubmodules):
+            attention.core_attention = LatentCore
+        for name in ("q_layernorm", "k_layernorm", "kv_layernorm"):
+            if getattr(attention, name, IdentityOp) is not IdentityOp:
+                setattr(attention, name, Norm)
         return spec
 
     def engine_layer(
@@ -165,19 +186,37 @@ def use_our_norms() -> None:
     ) -> Any:
         options.pop("use_te_activation_func", None)
         spec = layer(num_experts, False, *arguments, **options)
-        if num_experts:
-            del spec.submodules.sharded_state_dict_keys_map["pre_mlp_layernorm."]
+        names = spec.submodules.sharded_state_dict_keys_map
+        if isinstance(spec.submodules.self_attention.submodules, MLASelfAttentionSubmodules):
+            names |= {
+                f"self_attention.{latent}_layernorm.": f"self_attention.linear_{latent}_up_proj.layer_norm_"
+                for latent in ("q", "kv")
+            }
+            names |= {} if num_experts else {"pre_mlp_layernorm.": "mlp.linear_fc1.layer_norm_"}
+        elif num_experts:
+            del names["pre_mlp_layernorm."]
         return spec
+
+    further = gpt_layer_specs.get_gpt_mtp_block_spec
+
+    def further_tokens(config: Any, spec: Any, use_transformer_engine: bool, **options: Any) -> Any:
+        found = further(config, spec, use_transformer_engine=False, **options)
+        for each in found.layer_specs:
+            each.submodules.enorm = each.submodules.hnorm = each.submodules.layer_norm = Norm
+        return found
 
     vars(gpt_layer_specs).update(
         get_gpt_layer_local_spec=layer,
         get_gpt_layer_with_transformer_engine_spec=engine_layer,
+        get_gpt_mtp_block_spec=further_tokens,
         TENorm=Norm,
         LNImpl=Norm,
     )
     of_bert = bert_layer_specs.bert_layer_local_spec
     of_bert.submodules.input_layernorm = of_bert.submodules.pre_mlp_layernorm = Norm
     vars(bert_layer_specs)["get_bert_layer_with_transformer_engine_spec"] = lambda: of_bert
+    # Asked of a layer without Transformer Engine, where the name means nothing.
+    vars(multi_latent_attention)["TELinear"] = type("TELinear", (torch.nn.Module,), {})
     vars(t5_spec).update(TENorm=Norm, LNImpl=Norm)
     vars(bert_lm_head)["LNImpl"] = vars(transformer_block)["LayerNormImpl"] = Norm
 

@@ -87,7 +87,10 @@ def to_model(arguments: Mapping[str, Any], family: ModelFamily = GPT) -> dict[st
     fuses = arguments.get("bias_gelu_fusion") and arguments.get("add_bias_linear") and not arguments.get("num_experts")
     plain = "gelu_tanh" if fuses else "gelu"
     model["activation"] = next((ours for name, ours in _ACTIVATIONS.items() if arguments.get(name)), plain)
-    return {**model, **_window(arguments, family), **bert_and_t5.to_fields(arguments, family)}
+    model |= {**_window(arguments, family), **bert_and_t5.to_fields(arguments, family)}
+    for each in _OF_BLOCKS:
+        model |= each.translated(arguments) if arguments.get(each.asked) else {}
+    return model
 
 
 _UNSET: tuple[Any, ...] = (None, False, 0, "", [], {})
@@ -211,7 +214,7 @@ def to_arguments(job: JobSpec, *, iteration: int, consumed_samples: int, padded_
     size = model.vocab_size
     if size is not None and flags.get("tokenizer_type") == NULL_TOKENIZER:
         size -= 1  # it leaves out the end of a document
-    names = (*SAME, *(name for each in _OF_BLOCKS if getattr(model, each.asked) for name in each.fields))
+    names = (*SAME, *(name for each in _OF_BLOCKS if getattr(model, each.has) for name in each.fields))
     return {
         **flags,
         **{name: getattr(model, name) for name in names},

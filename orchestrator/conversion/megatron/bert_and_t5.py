@@ -16,7 +16,7 @@ from orchestrator.spec.job import JobSpec
 from orchestrator.spec.model import ModelSpec
 
 _KINDS = FamilyTable[frozenset[str]](
-    gpt=frozenset(("embedding", "decoder", "output_layer")),
+    gpt=frozenset(("embedding", "decoder", "output_layer", "mtp")),
     bert=frozenset(("embedding", "encoder", "lm_head", "output_layer", "pooler", "binary_head")),
     t5=frozenset(
         (

@@ -1,7 +1,7 @@
 """Where each tensor of ours lies in a checkpoint of Megatron-LM, and each of Megatron-LM's in one of ours: the keys are
 the same but for three things. Needs no torch.
 
-- With --transformer-impl local the norm before experts is called as that before a dense MLP.
+- Some blocks' norms have other names there (`StoredKey` of their flags), some with --transformer-impl local alone.
 - With a --moe-layer-freq of more than one number every layer has keys of its own, also where all layers have experts.
 - A release that does not store `chained_optim_avoid_prefix` numbers the optimizers of dense weights and of experts.
 """
@@ -9,19 +9,21 @@ the same but for three things. Needs no torch.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from orchestrator.conversion.megatron import bert_and_t5
 from orchestrator.conversion.shapes import weights_of
 from orchestrator.conversion.weight_mapping import DECODER
+from orchestrator.models.blocks.experts.weights import WITHOUT_GRADIENT
+from orchestrator.models.blocks.registry import block_flags
 from orchestrator.models.layers import layers_differ
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.model import ModelSpec
 from orchestrator.spec.sections.optimizer import OptimizerSpec
 
 Shapes = Mapping[str, tuple[int, ...]]
-_NORM, _LOCAL_NORM = "pre_mlp_layernorm.", "mlp.linear_fc1.layer_norm_"
+_RENAMED = tuple(flags.arguments for flags in block_flags() if flags.arguments is not None and flags.arguments.keys)
 _CHAINED = re.compile(r"chained_\d+\.(?=optimizer\.)")
 _OF_LAYER = re.compile(r"(?P<stack>.*decoder\.layers\.)(?P<number>\d+)\.(?P<name>.*)")
 _OBJECT = re.compile(r"(?P<name>.*)/shard_(?P<place>[\d.]+)_(?P<within>[\d.]+)")
@@ -49,7 +51,8 @@ def wanted_tensors(job: JobSpec, rows: int, *, with_optimizer: bool) -> dict[str
 
 def _states(weights: Shapes, spec: OptimizerSpec) -> dict[str, tuple[int, ...]]:
     names = ("param", *spec.moments)
-    return {f"optimizer.state.{name}.{key}": shape for name in names for key, shape in weights.items()}
+    trained = {key: shape for key, shape in weights.items() if not key.endswith(WITHOUT_GRADIENT)}
+    return {f"optimizer.state.{name}.{key}": shape for name in names for key, shape in trained.items()}
 
 
 def find_sources(wanted: Shapes, stored: Shapes) -> tuple[dict[str, tuple[Source, ...]], list[str]]:
@@ -67,7 +70,7 @@ def find_sources(wanted: Shapes, stored: Shapes) -> tuple[dict[str, tuple[Source
 
 
 def _sources(key: str, shape: tuple[int, ...], names: Mapping[str, str], stored: Shapes) -> tuple[Source, ...] | None:
-    for name in (key, key.replace(_NORM, _LOCAL_NORM), *bert_and_t5.other_names(key)):
+    for name in (key, *_other_names(key), *bert_and_t5.other_names(key)):
         if name in names and stored[names[name]] == shape:
             return (Source(names[name]),)
         stack, _, rest = name.partition(DECODER)
@@ -75,6 +78,13 @@ def _sources(key: str, shape: tuple[int, ...], names: Mapping[str, str], stored:
         if layers and all(each in names and stored[names[each]] == shape[1:] for each in layers):
             return tuple(Source(names[each]) for each in layers)
     return None
+
+
+def _other_names(key: str) -> Iterator[str]:
+    """Under what a weight of a block, or the optimizer's state of it, may be stored there beside its own key."""
+    for part in (part for each in _RENAMED for part in each.keys):
+        if part.ours in key:
+            yield from (key.replace(part.ours, part.theirs), key.replace(part.ours, part.local))
 
 
 def unread(found: Sources, stored: Iterable[str]) -> list[str]:
@@ -93,16 +103,25 @@ def names_there(stored: Shapes, model: ModelSpec, *, local: bool) -> dict[str, t
     Transformer Engine's.
     """
     found: dict[str, tuple[Source, ...]] = {}
+    parts = [part for each in _RENAMED if getattr(model, each.has) for part in each.keys]
     for key, shape in stored.items():
         name = _CHAINED.sub("", key)
-        if local:
-            name = name.replace(_NORM, _LOCAL_NORM)
+        for part in parts:
+            name = name.replace(part.ours, part.local if local else part.theirs)
         stack, _, rest = name.partition(DECODER)
         if rest and numbers_layers(model) and not rest[0].isdigit():
             found |= {f"{stack}{DECODER}{number}.{rest}": (Source(key, (number,)),) for number in range(shape[0])}
         else:
             found |= {there: (Source(key),) for there in bert_and_t5.names_there(name, model.family)}
     return found
+
+
+def objects_there(keys: Iterable[str], model: ModelSpec) -> dict[str, str]:
+    """Of each object that Megatron-LM has beside the weights of a checkpoint of ours, the key here."""
+    states = [state for each in _RENAMED if getattr(model, each.has) for state in each.states.items()]
+    found = {there: key for key in keys for there in bert_and_t5.names_there(key, model.family)}
+    found |= {key.replace(ours, theirs): key for key in keys for theirs, ours in states if ours in key}
+    return {numbered_object(there): key for there, key in found.items()} if numbers_layers(model) else found
 
 
 def stacked_object(key: str, layers: int) -> str:

@@ -27,8 +27,7 @@ from orchestrator.conversion.megatron.checkpoint_keys import (
     Source,
     find_sources,
     names_there,
-    numbered_object,
-    numbers_layers,
+    objects_there,
     stacked_object,
     wanted_tensors,
 )
@@ -292,10 +291,7 @@ def _copy(checkpoint: Path, files: Iterable[str], job: JobSpec, target: Path) ->
             if name not in _OURS_ALONE and "/" not in name:
                 shutil.copyfile(checkpoint / name, target / name)
         return
-    kept = filter(_is_weight, stored.objects())
-    objects = {there: key for key in kept for there in bert_and_t5.names_there(key, job.model.family)}
-    if numbers_layers(job.model):
-        objects = {numbered_object(key): key for key in objects}
+    objects = objects_there(list(filter(_is_weight, stored.objects())), job.model)
     parts = job.parallelism.tensor_model_parallel_size
     copy_tensors(RenamedWeights(stored, sources, objects), target, parts)
     save_config(CheckpointingConfig("torch_dist", 1), str(target))

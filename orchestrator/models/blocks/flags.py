@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, Protocol
 
 Effect = Literal["none", "aside", "training"]
@@ -93,13 +94,31 @@ class IdleFlags(NamedTuple):
     reason: str
 
 
+class StoredKey(NamedTuple):
+    """A part of the keys of weights, and what Megatron-LM's checkpoints have in its place."""
+
+    ours: str
+    theirs: str
+    """With Transformer Engine's layers."""
+    local: str
+    """With megatron-core's own (--transformer-impl local)."""
+
+
 class CheckpointArguments(NamedTuple):
     """What Megatron-LM's parser makes of flags, as its checkpoints carry it, where these hold models with a block."""
 
     asked: str
     """The argument without which the others mean nothing."""
+    has: str
+    """The property of `model` that says the same."""
     fields: tuple[str, ...]
     """Arguments that are fields of `model` under the same name."""
+    translated: Callable[[Mapping[str, Any]], dict[str, Any]] = lambda arguments: {}
+    """Further fields of `model` that arguments say; None for one that these models have not."""
+    keys: tuple[StoredKey, ...] = ()
+    """Of weights with other names there."""
+    states: Mapping[str, str] = MappingProxyType({})
+    """Layers that keep a state there and none here -> a layer with such a state, by parts of their keys."""
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from orchestrator.models.blocks.flags import (
     FlagWriter,
     GivenFlags,
     IdleFlags,
+    StoredKey,
     all_but,
 )
 
@@ -249,6 +250,7 @@ FLAGS = BlockFlags(
     idle=(IdleFlags("(moe|expert)-.*", EXPERTS, lambda count: count is None, _ONLY_WITH),),
     arguments=CheckpointArguments(
         "num_experts",
+        "has_experts",
         (
             *("moe_layer_freq", "moe_ffn_hidden_size", "moe_shared_expert_intermediate_size", "moe_router_topk"),
             *("moe_router_score_function", "moe_router_pre_softmax", "moe_router_dtype"),
@@ -257,6 +259,7 @@ FLAGS = BlockFlags(
             *("moe_router_num_groups", "moe_router_group_topk", "moe_shared_expert_gate"),
             *("moe_router_enable_expert_bias", "moe_router_bias_update_rate", "moe_apply_probs_on_input"),
         ),
+        keys=(StoredKey("pre_mlp_layernorm.", "pre_mlp_layernorm.", "mlp.linear_fc1.layer_norm_"),),
     ),
     not_imported={"moe_latent_size": "latent experts"},
     of_training=(

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
 OF_EACH: Final = "experts."
 """What names of weights begin with that each expert has."""
+WITHOUT_GRADIENT: Final = ("router.expert_bias",)
+"""How names of weights end that no optimizer moves."""
 
 
 def weights(model: ExpertFields) -> Shapes:

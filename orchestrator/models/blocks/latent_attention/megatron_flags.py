@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from math import inf
 from typing import Any
 
-from orchestrator.errors import UserError
 from orchestrator.models.blocks.flags import (
     INFERENCE,
     BlockFlags,
+    CheckpointArguments,
     FlagGroup,
     FlagPattern,
     FlagWriter,
     GivenFlags,
+    StoredKey,
 )
+from orchestrator.models.blocks.latent_attention.fields import LatentAttentionSpec
 
 LATENT, KV_RANK, SCALING = "multi-latent-attention", "model.kv_lora_rank", "model.rope_scaling"
 _KV_RANK = 32
@@ -26,6 +29,7 @@ _WIDTHS = {
     "v-head-dim": "model.v_head_dim",
 }
 _ROPE_TYPE, _FACTOR, _MSCALE, _MSCALE_ALL = "rope-type", "rotary-scaling-factor", "mscale", "mscale-all-dim"
+_KV, _Q = "self_attention.linear_kv_", "self_attention.linear_q_"
 _LENGTH = 4096
 """megatron-core's `original_max_position_embeddings`, for which Megatron-LM has no flag beside this attention."""
 
@@ -119,14 +123,21 @@ def write(writer: FlagWriter) -> None:
         writer.add("MODEL", _MSCALE_ALL, scaling.mscale_all_dim)
 
 
-def require_exportable(job: Any) -> None:
-    """Raises UserError for a job whose network no checkpoint for Megatron-LM holds."""
-    if job.model.has_latent_attention:
-        raise UserError(
-            f"{job.name} has latent attention (model.kv_lora_rank), which checkpoints for Megatron-LM do not support: "
-            "export it --to hf",
-            code="latent_attention_not_in_megatron",
-        )
+def _to_fields(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """YaRN, unless `rope_type` says otherwise, and no width of a head but those of this attention."""
+    factor = arguments.get("rotary_scaling_factor") or 1.0
+    if arguments.get("rope_type") == "rope" or factor <= 1:
+        return {"kv_channels": None}
+    scaling = {"type": "yarn", "factor": factor, "original_max_position_embeddings": _LENGTH}
+    if arguments.get("mscale") and arguments.get("mscale_all_dim"):
+        scaling |= {name: arguments[name] for name in ("mscale", "mscale_all_dim")}
+    return {"kv_channels": None, "rope_scaling": scaling}
+
+
+def _network(model: Any) -> dict[str, Any]:
+    if not model.has_latent_attention:
+        return dict.fromkeys(LatentAttentionSpec.model_fields)
+    return {"kv_channels": None}
 
 
 FLAGS = BlockFlags(
@@ -139,6 +150,18 @@ FLAGS = BlockFlags(
         ),
     ),
     patterns=(FlagPattern("cache-mla-latents", INFERENCE, "none"),),
-    not_imported={"multi_latent_attention": "multi-latent attention"},
-    require_exportable=require_exportable,
+    arguments=CheckpointArguments(
+        "multi_latent_attention",
+        "has_latent_attention",
+        tuple(LatentAttentionSpec.model_fields),
+        _to_fields,
+        keys=(
+            StoredKey(f"{_KV}down_proj.layer_norm_", "input_layernorm.", "input_layernorm."),
+            StoredKey("self_attention.kv_layernorm.", f"{_KV}up_proj.layer_norm_", "self_attention.kv_layernorm."),
+            StoredKey("self_attention.q_layernorm.", f"{_Q}up_proj.layer_norm_", "self_attention.q_layernorm."),
+        ),
+        states={f"{matrix}down_proj.": f"{matrix}up_proj." for matrix in (_KV, _Q)},
+    ),
+    not_imported={"mla_down_proj_fusion": "the matrices to both latents in one"},
+    network=_network,
 )

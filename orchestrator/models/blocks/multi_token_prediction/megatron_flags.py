@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import Any
 
-from orchestrator.errors import UserError
 from orchestrator.models.blocks.flags import (
     BlockFlags,
+    CheckpointArguments,
     FlagGroup,
     FlagPattern,
     FlagsWithoutField,
@@ -44,22 +43,13 @@ def write(writer: FlagWriter) -> None:
         writer.add("MODEL", _WEIGHT, model.mtp_loss_scaling_factor)
 
 
-def require_exportable(job: Any) -> None:
-    """Raises UserError for a job whose network no checkpoint for Megatron-LM holds."""
-    if job.model.predicts_further:
-        raise UserError(
-            f"{job.name} predicts further tokens (model.mtp_num_layers), which checkpoints for Megatron-LM do not "
-            "support: export it --to hf",
-            code="further_tokens_not_in_megatron",
-        )
-
-
 _TOGETHER = FlagGroup({_COUNT: 1, _WEIGHT: 1}, read, write, (LAYERS, WEIGHT))
 _OPTION = "this option of multi-token prediction is not in this version"
 FLAGS = BlockFlags(
     translated=(_TOGETHER,),
     without_field=(FlagsWithoutField("mtp-detach-heads mtp-use-repeated-layer mtp-standalone", _OPTION, "training"),),
     patterns=(FlagPattern(all_but("mtp-", _TOGETHER.flags), _OPTION, "training"),),
-    not_imported={"mtp_num_layers": "multi-token prediction"},
-    require_exportable=require_exportable,
+    arguments=CheckpointArguments("mtp_num_layers", "predicts_further", ("mtp_num_layers", "mtp_loss_scaling_factor")),
+    not_imported={"mtp_use_repeated_layer": "one layer for all further tokens"},
+    of_training=("mtp_loss_scaling_factor",),
 )
