@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
-from statistics import fmean
+from statistics import fmean, median
 from typing import cast
 
 from orchestrator.planning.hardware import Device, shipped
@@ -18,6 +18,7 @@ from orchestrator.spec.sections.runtime import Layers
 from support.benchmark_data import Record, milliseconds, record, records
 from support.earlier_memory import earlier_peaks
 from support.pages import table
+from support.published_experts import HELD_OUT, newest, pairs_in_order, published_steps
 from support.reference_times import (
     GPT2_VOCAB,
     PADDED_VOCAB,
@@ -207,6 +208,45 @@ def published() -> str:
     return table(header, lines)
 
 
+def published_experts() -> str:
+    """Training speeds of models with experts that others published beside what is planned now."""
+    lines = []
+    for step in published_steps():
+        row, planned, then = step.record, step.planned(), step.record["planned_2026_11_25"]
+        lines.append(
+            [
+                *(row[name] for name in ("gpu", "precision", "model")),
+                *(f"{row['source']} {row['release']}", row["gpus"], row["layout"], row["software"] or "-"),
+                *(f"{step.published:,.0f}", f"{planned:,.0f}", _signed(planned, step.published)),
+                _signed(float(then), step.published) if then else "-",
+            ]
+        )
+    header = ["GPU", "precision", "model", "from", "GPUs", "layout", "software", "published, tokens/s per GPU"]
+    return table([*header, "planned", "miss", "miss of 2026-11-25"], lines)
+
+
+def published_experts_summary() -> str:
+    """How far the plan is from them, and how many pairs of one GPU and precision it puts in their order."""
+    steps = published_steps()
+    planned = {step: step.planned() for step in steps}
+    sets = {
+        "rows of 2026-11-25": [step for step in steps if step.was_planned],
+        "the newest of each model, GPU and width of numbers": newest(steps),
+        "all": steps,
+        f"release {HELD_OUT}, which the plan was not changed for": [
+            step for step in steps if step.record["release"] == HELD_OUT
+        ],
+    }
+    lines = []
+    for name, each in sets.items():
+        misses = [planned[step] / step.published - 1 for step in each]
+        rows, mean, largest = _spread(misses)
+        middle = f"{median(map(abs, misses)):.1%}".replace("%", " %")
+        kept, pairs = pairs_in_order(each, planned)
+        lines.append([name, rows, mean, middle, largest, f"{kept} of {pairs}"])
+    return table(["rows", "number", "mean miss", "median", "largest miss", "pairs in order"], lines)
+
+
 TABLES: dict[str, Callable[[], str]] = {
     "time-summary": time_summary,
     **{f"time-{of}": partial(time_rows, of) for of in SETS},
@@ -222,4 +262,6 @@ TABLES: dict[str, Callable[[], str]] = {
     "long-attention": long_attention,
     "power-limit": power_limit,
     "published": published,
+    "published-experts": published_experts,
+    "published-experts-summary": published_experts_summary,
 }

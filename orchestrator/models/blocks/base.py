@@ -197,6 +197,16 @@ class RoutedTokens(NamedTuple):
     """Of those that its experts take, which ranks that split each expert gather."""
     gathered: float
     """Of all tokens, where all ranks that share out the experts gather these instead; else 0."""
+    chosen: int = 1
+    """Experts of a token."""
+    among: float = 1.0
+    """Share of all experts that these are among: less than all where they are from some groups only."""
+    biased: float = 0.0
+    """Of what experts give, where a bias is added to it."""
+    clamped: float = 0.0
+    """Of the width inside experts, where their activation clamps it."""
+    other_waits: int = 0
+    """How often the host waits for the GPU in a forward pass, beside once for the tokens that each expert has."""
 
 
 class LayerTools(NamedTuple):

@@ -82,8 +82,11 @@ class Experts(_Constants):
     moved: ForwardBackward
     sorted: ForwardBackward
     routed: ForwardBackward
+    biased: ForwardBackward
+    clamped: ForwardBackward
     launches: ForwardBackward
     launches_of_expert: ForwardBackward
+    launches_of_bias: ForwardBackward
     counting_seconds: float
 
 

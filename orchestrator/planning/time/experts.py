@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from orchestrator.kernel_selection.experts import groups_experts
 from orchestrator.models.blocks.base import NOTHING, ForwardBackward, Matrix, RoutedTokens, Routing
-from orchestrator.planning.time.communication import group_of, linked_ranks
+from orchestrator.planning.time.communication import Group, group_of, linked_ranks
 from orchestrator.planning.time.kernels.gemm import gemm_seconds
 from orchestrator.planning.time.setting import Setting
 
@@ -31,10 +31,13 @@ def _grouped(setting: Setting, inputs: float, outputs: float, count: int, tokens
 
 def moving_seconds(setting: Setting, routed: RoutedTokens) -> ForwardBackward:
     """Routing, and sorting tokens by expert and back, in memory."""
-    fitted = setting.device.fitted.experts
-    found = NOTHING.plus(fitted.moved, routed.sent * setting.size)
-    found = found.plus(fitted.sorted, routed.computed * setting.size if routed.experts > 1 else 0.0)
+    fitted, moved = setting.device.fitted.experts, setting.kernels.token_exchange.moved
+    found = NOTHING.plus(moved or fitted.moved, routed.sent * setting.size)
+    if moved is None:
+        found = found.plus(fitted.sorted, routed.computed * setting.size if routed.experts > 1 else 0.0)
     found = found.plus(fitted.routed, routed.scores)
+    found = found.plus(fitted.biased, routed.biased * setting.size)
+    found = found.plus(fitted.clamped, routed.clamped * setting.size)
     return ForwardBackward(setting.streaming(found.forward), setting.streaming(found.backward))
 
 
@@ -44,7 +47,14 @@ def dispatch_seconds(setting: Setting, routed: RoutedTokens) -> float:
     if routed.gathered:
         return 2 * group_of(setting.job, setting.device, etp * ep, 1).gather_seconds(routed.gathered * setting.size)
     split = group_of(setting.job, setting.device, etp, 1).gather_seconds(routed.computed * setting.size)
+    if setting.kernels.token_exchange.sends_once:
+        return 2 * (_exchange_once(setting, ep, etp, routed) + split)
     return 2 * (_exchange(setting, ep, etp, routed.sent * setting.size) + split)
+
+
+def exchanging_group(setting: Setting) -> Group:
+    """The ranks that bring each other tokens."""
+    return group_of(setting.job, setting.device, setting.shape.degrees.ep, setting.shape.degrees.etp)
 
 
 def _exchange(setting: Setting, size: int, stride: int, count: float) -> float:
@@ -53,16 +63,45 @@ def _exchange(setting: Setting, size: int, stride: int, count: float) -> float:
     """
     if size == 1:
         return 0.0
+    together = _together(setting, size, stride)
+    return _sent(setting, size, together, count * (together - 1) / size, count * (size - together) / size)
+
+
+def _exchange_once(setting: Setting, size: int, stride: int, routed: RoutedTokens) -> float:
+    """The same of what a rank sends, where a token crosses once to each machine that has experts of it, and there is
+    brought on to each of their ranks.
+    """
+    if size == 1:
+        return 0.0
+    together = _together(setting, size, stride)
+    once, machines = routed.sent / routed.chosen * setting.size, size / together
+    inside = once * _reached(routed, size) * (together - 1) / together
+    outside = once * _reached(routed, machines) * (machines - 1) / machines
+    return _sent(setting, size, together, inside, outside)
+
+
+def _reached(routed: RoutedTokens, places: float) -> float:
+    """At how many of so many places a token has experts, on average."""
+    open_to_it = max(places * routed.among, 1.0)
+    return open_to_it * (1 - (1 - 1 / open_to_it) ** routed.chosen)
+
+
+def _together(setting: Setting, size: int, stride: int) -> int:
+    """Ranks of such a group whose GPUs are linked."""
+    return max(1, min(size, linked_ranks(setting.job, setting.device) // stride))
+
+
+def _sent(setting: Setting, size: int, together: int, inside: float, outside: float) -> float:
+    """Seconds of so many bytes over links, and so many over the network."""
     device, efficiency = setting.device, setting.device.efficiency
-    together = max(1, min(size, linked_ranks(setting.job, device) // stride))
-    inside = count * (together - 1) / size / (device.link_bandwidth * efficiency.link)
+    over_links = inside / (device.link_bandwidth * efficiency.link)
     if together == size:
-        return inside + efficiency.link_latency
-    outside = count * (size - together) / size / (device.network_bandwidth * efficiency.network)
-    return max(inside, outside) + efficiency.network_latency
+        return over_links + efficiency.link_latency
+    return max(over_links, outside / (device.network_bandwidth * efficiency.network)) + efficiency.network_latency
 
 
 def launches(setting: Setting, routed: RoutedTokens) -> ForwardBackward:
     """Kernels that the host starts for a layer with experts beside those of one with a dense MLP."""
     fitted, grouped = setting.device.fitted.experts, groups_experts(setting.job, setting.kernels.layers)
-    return fitted.launches.plus(fitted.launches_of_expert, 0 if grouped else routed.experts)
+    found = fitted.launches.plus(fitted.launches_of_expert, 0 if grouped else routed.experts)
+    return found.plus(fitted.launches_of_bias, routed.experts if routed.biased else 0)

@@ -41,11 +41,22 @@ def with_host(
     """
     host, gaps = starts(setting, layers, shares, again).plus(more)
     ahead = _waits(each.forward, host.forward, gaps.forward)
-    waits = not (setting.device.is_cpu or setting.captured)
-    routed = sum(share for block, share in shares.items() if setting.routed(block) is not None)
-    counting = setting.device.fitted.experts.counting_seconds * layers * routed if waits else 0.0
+    never = setting.device.is_cpu or setting.captured or setting.kernels.replayed == "layers"
+    waits = 0.0 if never else _waits_for_gpu(setting, shares)
+    waiting = waits * setting.device.fitted.experts.counting_seconds * layers
     back = _waits(each.backward, host.backward, gaps.backward)
-    return Pass(add(each.forward, ahead, {"overhead": counting}), add(each.backward, back))
+    return Pass(add(each.forward, ahead, {"overhead": waiting}), add(each.backward, back))
+
+
+def _waits_for_gpu(setting: Setting, shares: Shares) -> float:
+    """How often the host waits for the GPU in a layer's forward pass, each time as long as for how many tokens each
+    expert has.
+    """
+    of_counts, waits = setting.kernels.token_exchange.waits_for_counts, 0.0
+    for block, share in shares.items():
+        if (routed := setting.routed(block)) is not None:
+            waits += share * (of_counts + routed.other_waits)
+    return waits
 
 
 def _waits(parts: Parts, host: float, gap: float) -> Parts:
@@ -57,10 +68,13 @@ def starts(setting: Setting, layers: float, shares: Shares, again: float) -> Lau
     device, fitted = setting.device, setting.device.fitted.host
     # On the CPU the host computes itself: nothing waits for it.
     work = device.efficiency.launch * (1.0 if device.is_cpu else fitted.starts_of_kernel * setting.host_slowness)
-    if setting.captured:  # a start for each micro-batch
+    in_graphs = setting.captured or setting.kernels.replayed == "layers"
+    if in_graphs:  # a start for each micro-batch, or for each layer
         work = 0.0
     kernels, beside = _kernels(setting, shares), _beside(setting)
-    gap_of_one = fitted.gap_in_graph if setting.captured else fitted.gap * device.efficiency.launch
+    if setting.kernels.replayed == "attention":
+        kernels, beside = _more(setting, shares), ForwardBackward(0, 0)
+    gap_of_one = fitted.gap_in_graph if in_graphs else fitted.gap * device.efficiency.launch
     return LaunchTime(
         ForwardBackward(
             work * layers * (kernels.forward + beside.forward),

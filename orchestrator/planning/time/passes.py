@@ -14,11 +14,11 @@ from orchestrator.models.layers import Layer, matrices_of
 from orchestrator.models.layers import layers as layers_of
 from orchestrator.planning.layout.chunk_layers import Shares
 from orchestrator.planning.time.communication import Group, group_of
-from orchestrator.planning.time.experts import dispatch_seconds, moving_seconds, routed_seconds
+from orchestrator.planning.time.experts import dispatch_seconds, exchanging_group, moving_seconds, routed_seconds
 from orchestrator.planning.time.kernels.attention import attention_of_variant, attention_seconds
 from orchestrator.planning.time.kernels.elementwise import embedding_seconds, layer_seconds, loss_seconds
 from orchestrator.planning.time.kernels.gemm import Linear, gemm_seconds, peak
-from orchestrator.planning.time.kernels.quantization import casting_seconds
+from orchestrator.planning.time.kernels.quantization import casting_seconds, expert_casting_seconds
 from orchestrator.planning.time.setting import Setting
 from orchestrator.spec.sections.quantization import ELEMENT_BYTES
 
@@ -60,7 +60,17 @@ def layer_pass(setting: Setting, layer: Layer | None = None) -> Pass:
     products = linear_passes(setting, _linears(setting, layer), setting.products)
     around = Pass({"memory_bound": memory.forward}, {"memory_bound": memory.backward})
     each = [products, *computed, around, *sent]
-    return Pass(add(*(one.forward for one in each)), add(*(one.backward for one in each)))
+    forward, backward = (add(*parts) for parts in zip(*each, strict=True))
+    if setting.kernels.token_exchange.overlaps:
+        forward, backward = _beside_another(setting, forward), _beside_another(setting, backward)
+    return Pass(forward, backward)
+
+
+def _beside_another(setting: Setting, parts: Parts) -> Parts:
+    """The parts of a layer whose tokens are exchanged while a pass over another micro-batch computes as much."""
+    sent = parts.get("expert_parallel", 0.0)
+    computed = sum(parts.values()) - sent
+    return {**parts, "expert_parallel": exchanging_group(setting).hidden(sent, computed)} if sent else parts
 
 
 def _linears(setting: Setting, layer: Layer) -> list[Linear]:
@@ -98,16 +108,17 @@ def _exchanged(setting: Setting, block: Block) -> Pass:
 
 def _routed(setting: Setting, block: Block) -> Pass:
     """Tokens that a block routes to experts, brought to them, computed and brought back."""
-    products, routers, routed = NOTHING, NOTHING, setting.routed(block)
+    products, routers, casts, routed = NOTHING, NOTHING, NOTHING, setting.routed(block)
     if routed is None:
         return _NOTHING
     for each in block.parameters.matrices(setting.model):
         if each.routing is not None:
             products = products.plus(routed_seconds(setting, each, each.routing))
+            casts = casts.plus(expert_casting_seconds(setting, each, each.routing))
         elif each.parallel == "replicated":
             router = gemm_seconds(setting.own_tokens, each.outputs, each.inputs, setting.device, setting.dtype)
             routers = routers.plus(ForwardBackward(router, 2 * router))
-    products, moving = products.plus(routers), moving_seconds(setting, routed)
+    products, moving = products.plus(routers), moving_seconds(setting, routed).plus(casts)
     sent = {"expert_parallel": dispatch_seconds(setting, routed)}
     return Pass(
         {"gemm": products.forward, "memory_bound": moving.forward, **sent},

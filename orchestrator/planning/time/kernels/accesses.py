@@ -8,6 +8,7 @@ counts as the accesses that would have taken as long. The figures are in plannin
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Literal, NamedTuple
 
 from orchestrator.kernel_selection.fused_kernels import adds_in_products
 from orchestrator.kernel_selection.tensor_overlap import overlaps_tensor_parallel
@@ -15,6 +16,26 @@ from orchestrator.models.blocks.base import NOTHING, ForwardBackward
 from orchestrator.planning.hardware.fitted_constants import fitted_constants, values
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.sections.runtime import Layers
+
+
+class TokenExchange(NamedTuple):
+    """How tokens reach the ranks of their experts and come back. The default is this project's runtime, to which the
+    fitted constants of experts belong; other software sends otherwise.
+    """
+
+    sends_once: bool = False
+    """Whether a token goes once to each machine that has experts of it and there once to each of their ranks, whatever
+    the number of its experts on them (DeepEP and HybridEP). Otherwise each expert's copy goes by itself.
+    """
+    overlaps: bool = False
+    """Whether it runs beside a pass over another micro-batch (megatron-core's overlap_moe_expert_parallel_comm)."""
+    moved: ForwardBackward | None = None
+    """Accesses of [tokens * chosen experts, h] to sort tokens by expert and back, where they are not as fitted."""
+    waits_for_counts: int = 1
+    """How often the host waits to know how many tokens each expert has: never where they are padded to a capacity."""
+
+
+OWN_EXCHANGE = TokenExchange()
 
 
 @dataclass(frozen=True)
@@ -78,6 +99,12 @@ class Kernels:
     overlaps_tensor_parallel: bool = False
     """Whether a layer's matrix products go in pieces with the collective before or after them, as with Transformer
     Engine's user buffers (`parallelism.tp_comm_overlap`).
+    """
+    token_exchange: TokenExchange = OWN_EXCHANGE
+    """Of layers with experts."""
+    replayed: Literal["nothing", "attention", "layers"] = "nothing"
+    """What of a layer is in CUDA graphs with the collectives between them, so that the host does not start its kernels:
+    nothing but a job's own graphs, all but what is done for experts, or all.
     """
     attention_rate: float = 1.0
     """How many times as fast as the device's efficiencies say attention is."""
