@@ -89,7 +89,8 @@ KINDS = {
     ),
     "latent-attention": Kind(f"{_STEPS} {_LATENT} --rope-type rope"),
     "deepseek": Kind(
-        f"{_STEPS} {_LATENT} {_BALANCED} --q-lora-rank 24 --rope-type yarn --rotary-scaling-factor 40 --mscale 1 --mscale-all-dim 1"
+        f"{_STEPS} {_LATENT} {_BALANCED} --q-lora-rank 24 --rope-type yarn --rotary-scaling-factor 40 --mscale 1"
+        " --mscale-all-dim 1"
     ),
     "further-tokens": Kind(f"{_STEPS} {_LLAMA} --mtp-num-layers 1 --mtp-loss-scaling-factor 0.3"),
     "decoupled-lr": Kind(f"{_STEPS} {_LLAMA} --decoupled-lr 5e-4 --decoupled-min-lr 2e-4", forgets=True),

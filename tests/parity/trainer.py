@@ -141,7 +141,7 @@ def filled(job: JobSpec, program: Any, *arguments: Any, **options: Any) -> Any:
 
 
 class LatentCore(torch.nn.Module):
-    """Causal attention whose values are not as wide as its keys, which megatron-core has with Transformer Engine only."""
+    """Causal attention with values narrower than keys, which megatron-core has with Transformer Engine only."""
 
     def __init__(self, *arguments: Any, softmax_scale: float, **options: Any) -> None:
         super().__init__()
