@@ -117,8 +117,9 @@ def _written(network: Network, home: Path) -> torch.Tensor:
         runs = [(is_image, list(run)) for is_image, run in groupby(row, key=lambda token: token == 100)]
         prompts.append([token for is_image, run in runs for token in ([IMAGE] if is_image else run)])
         sizes = [(3, down * side, across * side) for down, across in shapes.tolist() if down]
-        flat = own[: len(sizes)].flatten(1)
-        seen.append([each[: math.prod(size)].view(size).numpy() for each, size in zip(flat, sizes, strict=True)])
+        counts = [math.prod(size) for size in sizes]
+        flat = own[: sum(counts)].split(counts)
+        seen.append([each.view(size).numpy() for each, size in zip(flat, sizes, strict=True)])
     options = {"max_new_tokens": torch.load(home / "greedy.pt").size(1), "temperature": 0}
     said = Model(network, Commit(Path(), 0, 0, {})).generate(prompts, options, images=seen, ends=[])
     return torch.tensor([each.tokens for each in said[1:]])
