@@ -69,10 +69,14 @@ def main() -> int:
                 torch.save(_logits(module, job.model, folder / family), folder / family / "ours.pt")
             if job.model.predicts_further:
                 torch.save(_further(module), folder / family / "further.pt")
-                drafting = Network(module.eval(), job, 101, ranks, groups, device)
-                runner = SelfDraftingRunner(drafting)
+        if job.model.predicts_further:
+            drafting = Network(module.eval(), job, 101, ranks, groups, device)
+            runner = SelfDraftingRunner(drafting)
+            if dist.get_world_size() == 1:
                 torch.save(_drafted(runner), folder / family / "drafted.pt")
-                torch.save(_texts(drafting, runner), folder / family / "texts.pt")
+            texts = _texts(drafting, runner)
+            if ranks.is_first:
+                torch.save(texts, folder / family / f"texts-{name}.pt")
         expected = folder / family / "greedy.pt"
         if pp == 1 and expected.exists():
             network = Network(module, job, 101, ranks, groups, device)
