@@ -162,10 +162,14 @@ class Family:
     """How names of layers begin of which the encoder of images has the first ones, and the others are left out; of a
     family without one, the decoder."""
     left_out: tuple[str, ...] = ()
-    """How names begin of what is left out: of what predicts further tokens, or an encoder's head that nothing reads."""
+    """How names begin of what is left out: an encoder's head that nothing reads."""
     further: tuple[Rule, ...] = ()
     """What a layer that predicts further tokens has in addition to the last layer's, by our keys behind its number.
-    There it is numbered as the next layer. Nothing where a family has no such layers."""
+    There it is numbered as the next layer, but for `further_begin`. Nothing where a family has no such layers."""
+    further_begin: str | None = None
+    """How names of such layers begin where they are apart from the others, and counted from 0."""
+    further_layers: int = 0
+    """How many such layers the files have whose config.json says nothing of them."""
     further_copies: Mapping[str, str] = field(default_factory=dict)
     """What such a layer has a second time -> what it is a copy of."""
     derived: tuple[Derived, ...] = ()
@@ -192,12 +196,17 @@ class Family:
     def _further_weights(self, depth: int, rules: list[Rule], model: ModelSpec) -> Iterator[Weight]:
         blocks = (None, *(block.name for block in layers(model)[-1]))
         alike = (rule for rule in rules if rule.ours.startswith(DECODER) and rule.only_in in blocks)
-        begin, number = f"{FURTHER}{depth}.", model.num_layers + depth
+        begin, number = f"{FURTHER}{depth}.", model.num_layers + depth if self.further_begin is None else depth
         for rule in self.further:
             yield Weight(replace(rule, ours=begin + rule.ours), (), (), tuple(n.format(n=number) for n in rule.theirs))
         for rule in alike:
-            own = replace(rule, ours=f"{begin}{FURTHER_LAYER}{rule.ours.removeprefix(DECODER)}")
+            ours = f"{begin}{FURTHER_LAYER}{rule.ours.removeprefix(DECODER)}"
+            own = replace(rule, ours=ours, theirs=tuple(map(self._further_name, rule.theirs)))
             yield from _by_expert(own, (), (), number, model)
+
+    def _further_name(self, name: str) -> str:
+        """That of a weight of such a layer, from that of other layers."""
+        return name if self.further_begin is None else self.further_begin + name.removeprefix(self.base)
 
     def copies_of(self, model: ModelSpec) -> dict[str, str]:
         """What files of a model may hold a second time -> what it is a copy of."""
@@ -213,6 +222,8 @@ class Family:
         """Whether a weight there is one that nothing of a model is computed with."""
         if name.startswith(self.left_out):
             return True
+        if self.further_begin is not None and name.startswith(self.further_begin):
+            return not prediction_layers(model)
         if self.longer is None or not name.startswith(self.longer):
             return name in self.unused
         number = name.removeprefix(self.longer).partition(".")[0]

@@ -21,6 +21,8 @@ from orchestrator.spec.vision import MARK, VisionSpec, marks_problem
 IMAGE = -200
 """An image in a list of token ids; LLaVA's own number for it."""
 
+_NOTHING = np.zeros(0, dtype=np.uint8)
+
 Image = str | Path | bytes | np.ndarray[Any, np.dtype[np.uint8]]
 """A file, what is in one, or pixels as they are: [3, size, size], uint8."""
 
@@ -140,23 +142,24 @@ def _of_any_size(image: np.ndarray[Any, np.dtype[np.uint8]], vision: VisionSpec)
     return cast(Pixels, image)
 
 
-def batch_of_images(network: Network, each: Sequence[Images | None], length: int) -> dict[str, torch.Tensor]:
+def batch_of_images(network: Network, each: Sequence[Images | None], length: int) -> dict[str, Any]:
     """What a network that sees takes beside tokens [b, s], s of them: `images` [b, n, 3, size, size], those of each row
-    first, and `image_mask` [b, s]. Of images of any size each is [numbers], its own ones first, and `grids` are there
-    too. Nothing where no row has any. A stage that embeds no tokens takes no images, and what `places_of_images` gives
-    only where attention or positions ask for it."""
+    first, and `image_mask` [b, s]. Of images of any size `images` are those of each row, [numbers], one after the
+    other, and `grids` are there too. Nothing where no row has any. A stage that embeds no tokens takes no images, and
+    what `places_of_images` gives only where attention or positions ask for it."""
     given, embeds, model = _given(each), network.module.pre_process, network.job.model
     if not given or not (embeds or model.attends_both_ways_in_images or model.image_encoder.kind.keeps_shape):
         return {}
-    found = places_of_images(network, each, length)
-    if embeds:
-        largest = max((image for _, own in given for image in own.pixels), key=lambda image: image.size)
-        images = np.zeros((len(each), max(len(own.pixels) for _, own in given), largest.size), dtype=np.uint8)
+    found: dict[str, Any] = places_of_images(network, each, length)
+    if embeds and model.image_encoder.kind.keeps_shape:
+        rows = ([] if own is None else [image.reshape(-1) for image in own.pixels] for own in each)
+        found["images"] = [network.tensor(np.concatenate([*row, _NOTHING]), torch.uint8) for row in rows]
+    elif embeds:
+        shape = given[0][1].pixels[0].shape
+        images = np.zeros((len(each), max(len(own.pixels) for _, own in given), *shape), dtype=np.uint8)
         for row, own in given:
-            for place, image in enumerate(own.pixels):
-                images[row, place, : image.size] = image.reshape(-1)
-        shape = (-1,) if model.image_encoder.kind.keeps_shape else largest.shape
-        found["images"] = network.tensor(images, torch.uint8).view(*images.shape[:2], *shape)
+            images[row, : len(own.pixels)] = own.pixels
+        found["images"] = network.tensor(images, torch.uint8)
     return found
 
 

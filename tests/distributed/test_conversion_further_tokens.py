@@ -12,7 +12,7 @@ from support.faults import CommandLine, Ranks
 
 from orchestrator.spec.loading import load_job
 
-pytestmark = [pytest.mark.distributed, pytest.mark.slow("imports, reshards and exports two models at two layouts")]
+pytestmark = [pytest.mark.distributed, pytest.mark.slow("imports, reshards and exports three models at two layouts")]
 
 HERE = Path(__file__).parents[1] / "unit" / "conversion"
 LAYOUTS = {"tp1-pp1": (1, 1), "tp2-pp2": (2, 2)}
@@ -36,9 +36,9 @@ def found(ranks: Ranks, folder: Path) -> dict[str, dict[str, Any]]:
     return answer
 
 
-@pytest.mark.parametrize(("family", "count"), [("deepseek-v3", 1), ("glm4-moe", 2)])
+@pytest.mark.parametrize(("family", "count"), [("deepseek-v3", 1), ("glm4-moe", 2), ("qwen3-next", 1)])
 def test_there_and_back(found: dict[str, dict[str, Any]], family: str, count: int) -> None:
-    """Bitwise by way of each layout, and what they predict is what transformers' do."""
+    """Bitwise by way of each layout, and what they predict is what transformers' do, or the published definition's."""
     entry = found[family]
     assert {name: entry[f"layout-{name}"] for name in LAYOUTS} == dict.fromkeys(LAYOUTS, True)
     assert entry["count"] == count
@@ -46,29 +46,35 @@ def test_there_and_back(found: dict[str, dict[str, Any]], family: str, count: in
     assert entry["further-theirs"] < 1e-5
 
 
-@pytest.mark.parametrize(("family", "depths", "count"), [("deepseek-v3", 1, 8), ("glm4-moe", 2, 12)])
+@pytest.mark.parametrize(
+    ("family", "depths", "count"), [("deepseek-v3", 1, 8), ("glm4-moe", 2, 12), ("qwen3-next", 1, 8)]
+)
 def test_drafts_are_those_of_transformers(
     found: dict[str, dict[str, Any]], family: str, depths: int, count: int
 ) -> None:
-    """With caches, behind drafts that were kept and others that were not; and they change no text."""
+    """With caches, behind drafts that were kept and others that were not; and they change no text at any layout."""
     entry = found[family]
     assert (entry["depths"], entry["drafted"]) == (depths, count)
     assert entry["drafts"] < 1e-5
-    assert entry["texts"][0] == entry["texts"][1]
+    assert entry["texts"] == [entry["texts"][0]] * 2 * len(LAYOUTS)
     assert [len(row) for row in entry["texts"][0]] == [12, 12]
 
 
-def test_they_are_read_where_they_are_asked_for(orchestrator: CommandLine, folder: Path) -> None:
-    theirs = folder / "deepseek-v3" / "theirs"
+@pytest.mark.parametrize(("family", "begin"), [("deepseek-v3", "model.layers.4."), ("qwen3-next", "mtp.")])
+def test_they_are_read_where_they_are_asked_for(
+    orchestrator: CommandLine, folder: Path, family: str, begin: str
+) -> None:
+    theirs = folder / family / "theirs"
     for name, options in (("whole", ("--mtp",)), ("less", ())):
         made = orchestrator("checkpoint", "import", theirs, "--name", name, "-o", f"{name}.yaml", "--json", *options)
         assert made.code == 0, made.err
         left_out = json.loads(made.out)["left_out"]
-        assert all(each.startswith("model.layers.4.") for each in left_out)
+        assert all(each.startswith(begin) for each in left_out)
         assert bool(left_out) != bool(options)
         job = load_job([orchestrator.folder / f"{name}.yaml"], []).job
         assert job.model.mtp_num_layers == len(options)
     config = json.loads((theirs / "config.json").read_text())
     shutil.copytree(theirs, none := orchestrator.folder / "none")
-    (none / "config.json").write_text(json.dumps({**config, "num_nextn_predict_layers": 0}))
-    assert orchestrator("checkpoint", "import", none, "--mtp").code == 2
+    for count in (0, 2 if family == "qwen3-next" else "1"):
+        (none / "config.json").write_text(json.dumps({**config, "num_nextn_predict_layers": count}))
+        assert orchestrator("checkpoint", "import", none, "--mtp").code == 2

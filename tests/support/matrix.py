@@ -42,6 +42,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
         **{"linear_attention_freq": 2, "linear_num_key_heads": 2, "linear_num_value_heads": 4},
         **{"linear_key_head_dim": 8, "linear_value_head_dim": 12, "num_experts": 4, "moe_ffn_hidden_size": 24},
         **{"moe_shared_expert_intermediate_size": 40, "moe_shared_expert_gate": True, "moe_aux_loss_coeff": 0.05},
+        "mtp_num_layers": 1,
     },
     "vision": {
         **{**_MODEL, "activation": "swiglu", "normalization": "RMSNorm", "num_query_groups": 2},

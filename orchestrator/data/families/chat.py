@@ -132,12 +132,13 @@ class ChatDataset(MegatronDataset):
 class ImageChatDataset(ChatDataset):
     """Conversations with images, one to a sequence.
 
-    Of images of any size item i holds `grids`, int64 [images_per_sequence, 2], the rows and columns of patches of each,
-    0 where there are fewer; each of `images` begins with its pixels [3, rows, columns].
-
     Item i holds beside the others `images`, uint8 [images_per_sequence, 3, size, size], black where there are fewer,
     and `image_mask`, float32 [s], 1 where a token is a patch: the k-th is the k-th patch of the images in their order,
     row by row. Of an image that is cut off some patches are missing.
+
+    Of images of any size item i holds `grids`, int64 [images_per_sequence, 2], the rows and columns of patches of each,
+    0 where there are fewer, and `images` are as many numbers, which begin with the pixels [3, rows, columns] of one
+    image after the other.
     """
 
     def __init__(self, *arguments: Any) -> None:
@@ -156,17 +157,18 @@ class ImageChatDataset(ChatDataset):
         marks = self._mask[member][: config.sequence_length + 1][:-1]
         fields["image_mask"] = np.zeros(config.sequence_length, dtype=np.float32)
         fields["image_mask"][: len(marks)] = marks == PATCH
-        fields["images"] = np.zeros((config.images_per_sequence, 3, config.image_size, config.image_size), np.uint8)
+        images = np.zeros((config.images_per_sequence, 3, config.image_size, config.image_size), np.uint8)
         pixels = np.zeros(0, np.uint8) if self._images is None else self._images[member]
         if not config.vision.kind.keeps_shape:
-            fields["images"].reshape(-1)[: len(pixels)] = pixels
-            return fields
+            images.reshape(-1)[: len(pixels)] = pixels
+            return {**fields, "images": images}
         fields["grids"] = np.zeros((config.images_per_sequence, 2), np.int64)
-        slots = fields["images"].reshape(config.images_per_sequence, -1)
+        flat, filled = images.reshape(-1), 0
         for place, (rows, columns, begin, end) in enumerate(images_in(pixels.tobytes(), config.vision)):
             fields["grids"][place] = rows // config.vision.patch_size, columns // config.vision.patch_size
-            slots[place, : end - begin] = pixels[begin:end]
-        return fields
+            flat[filled : filled + end - begin] = pixels[begin:end]
+            filled += end - begin
+        return {**fields, "images": flat}
 
 
 def _save(path: Path, array: Any) -> None:

@@ -38,6 +38,8 @@ class Cache:
         self.keys: dict[int, torch.Tensor] = {}
         self.values: dict[int, torch.Tensor] = {}
         self._states: dict[tuple[int, str], torch.Tensor] = {}
+        self._of_each: dict[tuple[int, str], list[torch.Tensor]] = {}
+        """States behind each of several tokens of the last pass."""
         self.positions: torch.Tensor | None = None
         """[b, s] of the s tokens of each row in a pass that goes on; None in the first, over the prompts."""
         self.lengths: torch.Tensor | None = None
@@ -59,6 +61,7 @@ class Cache:
         self.positions, self.rotation, self.lengths, self.first_masks = positions, rotation, lengths, first_masks
         self._rows = None if positions is None else torch.arange(positions.size(0), device=positions.device)[:, None]
         self._masks.clear()
+        self._of_each.clear()
 
     def write(self, layer: int, key: torch.Tensor, value: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Keep [b, groups, s, d] and return all of them, [b, groups, columns, d]."""
@@ -87,6 +90,20 @@ class Cache:
         else:
             self._states[layer, name] = state.clone()
             self.allocations += 1
+
+    def keep_of_each(self, layer: int, name: str, states: Sequence[torch.Tensor]) -> None:
+        """Let it be the last of these, each the state behind one token more; or what `accept` chooses."""
+        self.keep(layer, name, states[-1])
+        if len(states) > 1:
+            self._of_each[layer, name] = list(states)
+
+    def accept(self, accepted: torch.Tensor) -> None:
+        """Let each row go on behind the first token of the last pass and so many, [b], of those behind it. Keys and
+        values of the others are written over; states have read them already.
+        """
+        for (layer, name), states in self._of_each.items():
+            rows = torch.arange(accepted.size(0), device=accepted.device)
+            self.keep(layer, name, torch.stack(states)[accepted, rows])
 
     def take(self, rows: torch.Tensor) -> None:
         """Let row i go on from what row `rows[i]` has; there may be more rows afterwards."""

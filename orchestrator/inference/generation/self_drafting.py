@@ -99,6 +99,7 @@ class SelfDraftingRunner(DecoderRunner):
         """Go on behind so many of each row's drafts, [b], which were verified at `positions`, [b, s]. What was read of
         the others is written over.
         """
+        self._cache.accept(accepted)
         if self._given is None:
             return
         assert self._earlier is not None, "prompts were read"

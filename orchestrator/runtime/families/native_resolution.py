@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -37,13 +38,14 @@ class NativeResolutionModel(VisionLanguageModel):
         position_ids: torch.Tensor,
         attention_mask: torch.Tensor | None,
         *arguments: Any,
-        images: torch.Tensor | None = None,
+        images: torch.Tensor | Sequence[torch.Tensor] | None = None,
         image_mask: torch.Tensor | None = None,
         grids: torch.Tensor | None = None,
         **options: Any,
     ) -> torch.Tensor:
-        """As that of `VisionLanguageModel`, of images whose grids of patches are `grids` [b, n, 2], see
-        `NativeEncoder`. Positions [b, s] are those of text: with images they follow from the grids, on every stage.
+        """As that of `VisionLanguageModel`, of `images` whose grids of patches are `grids` [b, n, 2], both as
+        `NativeEncoder` takes them. Positions [b, s] are those of text: with images they follow from the grids, on every
+        stage.
         """
         positions = position_ids.expand(3, -1, -1)
         if grids is not None:
@@ -56,10 +58,16 @@ class NativeResolutionModel(VisionLanguageModel):
         return output
 
     def with_images(
-        self, embedded: torch.Tensor, images: torch.Tensor, image_mask: torch.Tensor, grids: torch.Tensor | None = None
+        self,
+        embedded: torch.Tensor,
+        images: torch.Tensor | Sequence[torch.Tensor],
+        image_mask: torch.Tensor,
+        grids: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """See `VisionLanguageModel`."""
-        return self.with_patches(embedded, self.vision(images, grids), image_mask)
+        assert grids is not None, "images of any size come with their grids"
+        tokens = (grids // self.merge_size).prod(dim=-1).sum(dim=1)
+        return self.with_patches(embedded, self.vision(images, grids), image_mask, tokens.cumsum(dim=0) - tokens)
 
 
 def build_chunk(

@@ -72,17 +72,28 @@ class VisionLanguageModel(GPT):
 
     def with_images(self, embedded: torch.Tensor, images: torch.Tensor, image_mask: torch.Tensor) -> torch.Tensor:
         """Embeddings of tokens, [s, b, h], s over TP under SP, with those of images among them; see `forward`."""
-        return self.with_patches(embedded, self.vision(images), image_mask)
+        seen = self.vision(images)  # [patches, b, h]
+        first = torch.arange(seen.size(1), device=seen.device)
+        return self.with_patches(embedded, seen.flatten(0, 1), image_mask, first, apart=seen.size(1))
 
-    def with_patches(self, embedded: torch.Tensor, seen: torch.Tensor, image_mask: torch.Tensor) -> torch.Tensor:
-        """The same, of embeddings of patches [patches, b, h]."""
+    def with_patches(
+        self,
+        embedded: torch.Tensor,
+        seen: torch.Tensor,
+        image_mask: torch.Tensor,
+        first: torch.Tensor,
+        *,
+        apart: int = 1,
+    ) -> torch.Tensor:
+        """The same, of embeddings of patches [patches, h], of which those of each row begin at its `first` [b], `apart`
+        from each other."""
         is_patch = (image_mask > 0).t().contiguous()  # what is sent to the next stage is laid out as it is
-        which = (is_patch.cumsum(dim=0) - 1).clamp(min=0)
+        which = (first + apart * (is_patch.cumsum(dim=0) - 1)).clamp(min=0, max=seen.size(0) - 1)
         if self.config.sequence_parallel:
             # Of each rank's part of the sequence the gradient is its own, and the encoder's is that of the whole.
             seen = copy_to_tensor_model_parallel_region(seen)
-            first = get_tensor_model_parallel_rank() * embedded.size(0)
-            is_patch, which = (each[first : first + embedded.size(0)] for each in (is_patch, which))
+            start = get_tensor_model_parallel_rank() * embedded.size(0)
+            is_patch, which = (each[start : start + embedded.size(0)] for each in (is_patch, which))
         return place(embedded, seen, is_patch, which)
 
 

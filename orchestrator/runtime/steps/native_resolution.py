@@ -14,12 +14,13 @@ class NextTokenAfterImagesOfAnySize(NextTokenAfterImages):
     """Cross entropy of the next token over the tokens that `loss_mask` counts."""
 
     def get_batch(self, samples: Batch) -> Batch:
-        """As that of images of one size, of which each [3, size, size] begins with the pixels of an image; and `grids`
-        [b, n, 2] (int64), the rows and columns of its patches."""
+        """As that of images of one size, but for `images` [b, numbers] and `grids` [b, n, 2] (int64), as
+        `NativeEncoder` takes them."""
         batch = super().get_batch(samples)
         if "grids" in samples:
             return {**batch, "grids": samples["grids"]}
-        return {**batch, "grids": self._largest(batch["images"])}
+        images = batch["images"]
+        return {**batch, "images": images.flatten(1), "grids": self._largest(images)}
 
     def forward(self, model: Any, batch: Batch) -> torch.Tensor:
         """The loss per token, [b, s], on the last stage."""

@@ -10,15 +10,17 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+import qwen_next_head
 import torch
 import transformers
-from families_configurations import GROUPED_EXPERTS, LATENT_EXPERTS, SIZES
+from families_configurations import DELTA, FEW_EXPERTS, GROUPED_EXPERTS, LATENT_EXPERTS, SIZES
 from families_program import ids, logits
 from safetensors.torch import load_file, save_file
 from transformers.modeling_layers import MtpModel
 
 from orchestrator import plain_megatron  # noqa: F401 - before anything that imports megatron-core
 from orchestrator.conversion.hugging_face.configuration import read_config, to_model
+from orchestrator.conversion.hugging_face.families.mixture_of_experts.further_tokens import layers_of_further_tokens
 from orchestrator.conversion.hugging_face.families.registry import family_of_folder
 from orchestrator.conversion.hugging_face.hf_export import export
 from orchestrator.conversion.hugging_face.hf_import import import_weights
@@ -31,6 +33,10 @@ CONFIGURATIONS = {
     "glm4-moe": transformers.Glm4MoeConfig(
         **{**SIZES, **GROUPED_EXPERTS, "num_mtp_layers": 2}, first_k_dense_replace=1, tie_word_embeddings=True
     ),
+    "qwen3-next": transformers.Qwen3NextConfig(
+        **{**SIZES, "num_hidden_layers": 4, **FEW_EXPERTS, **DELTA, "shared_expert_intermediate_size": 56},
+        layer_types=["linear_attention", "full_attention"] * 2,
+    ),
 }
 
 
@@ -38,19 +44,15 @@ def make(folder: Path) -> None:
     torch.manual_seed(1)
     for name, config in CONFIGURATIONS.items():
         theirs = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager").eval()
-        further = MtpModel(theirs, config.num_mtp_layers).eval()
-        with torch.no_grad():
-            for model in (theirs, further):
-                for kind, parameter in model.named_parameters():
-                    parameter.copy_((1.0 if "norm" in kind else 0.0) + 0.2 * torch.randn_like(parameter))
+        randomize(theirs)
+        tensors, each = (of_qwen_next if name == "qwen3-next" else of_transformers)(theirs)
         home = folder / name
         home.mkdir(parents=True)
         torch.save(logits(theirs), home / "logits.pt")
-        each = further_logits(theirs, further)
         torch.save(each[0], home / "further-theirs.pt")
         torch.save(each, home / "drafts-theirs.pt")
         theirs.save_pretrained(home / "theirs")
-        tensors = load_file(home / "theirs" / "model.safetensors") | dict(named(theirs, further))
+        tensors = load_file(home / "theirs" / "model.safetensors") | tensors
         save_file(
             {key: tensor.contiguous().clone() for key, tensor in tensors.items()}, home / "theirs" / "model.safetensors"
         )
@@ -59,7 +61,7 @@ def make(folder: Path) -> None:
         job = JobSpec.model_validate(
             {
                 **{"name": name, "data": {"random_tokens": True}, "precision": {"dtype": "fp32"}},
-                "model": {**to_model(found, family), "mtp_num_layers": config.num_mtp_layers},
+                "model": {**to_model(found, family), "mtp_num_layers": layers_of_further_tokens(found, family)},
                 **{"batch": {"global_batch_size": 2}, "optimizer": {"lr": 1e-5}, "schedule": {"train_iters": 1}},
                 "runtime": {"device": "cpu"},
             }
@@ -68,6 +70,29 @@ def make(folder: Path) -> None:
         run.path.mkdir()
         run.path.joinpath("resolved.json").write_text(dump_resolved(job))
         import_weights(home / "theirs", job, family, run.checkpoint(0), threads=2)
+
+
+def randomize(model: Any) -> None:
+    with torch.no_grad():
+        for kind, parameter in model.named_parameters():
+            # What is divided by its length must be more than rounding.
+            scale = 1.0 if kind.endswith("conv1d.weight") else 0.2
+            is_centred = model.config.model_type == "qwen3_next" and "linear_attn" not in kind
+            mean = 1.0 if "norm" in kind and not is_centred else 0.0
+            parameter.copy_(mean + scale * torch.randn_like(parameter))
+
+
+def of_transformers(theirs: Any) -> tuple[dict[str, torch.Tensor], list[torch.Tensor]]:
+    """The tensors of further layers as published files have them, and what they predict."""
+    further = MtpModel(theirs, theirs.config.num_mtp_layers).eval()
+    randomize(further)
+    return dict(named(theirs, further)), further_logits(theirs, further)
+
+
+def of_qwen_next(theirs: Any) -> tuple[dict[str, torch.Tensor], list[torch.Tensor]]:
+    """The same, of what transformers passes over."""
+    tensors = {name: 0.2 * torch.randn(shape) for name, shape in qwen_next_head.shapes(theirs.config)}
+    return tensors, [qwen_next_head.logits(theirs, tensors, ids())]
 
 
 def named(theirs: Any, further: Any) -> Any:
@@ -126,7 +151,8 @@ def check(folder: Path) -> dict[str, dict[str, Any]]:
         theirs = torch.load(home / "drafts-theirs.pt")
         differences = [(row - theirs[depth][number, place]).abs().max() for depth, number, place, row in drafted]
         entry["drafts"], entry["depths"] = max(differences).item() / theirs[0].std().item(), len(theirs)
-        entry["drafted"], entry["texts"] = len(drafted), torch.load(home / "texts.pt")
+        entry["drafted"] = len(drafted)
+        entry["texts"] = [text for path in sorted(home.glob("texts-*.pt")) for text in torch.load(path)]
         found[name] = entry
     return found
 

@@ -69,10 +69,14 @@ def main() -> int:
                 torch.save(_logits(module, job.model, folder / family), folder / family / "ours.pt")
             if job.model.predicts_further:
                 torch.save(_further(module), folder / family / "further.pt")
-                drafting = Network(module.eval(), job, 101, ranks, groups, device)
-                runner = SelfDraftingRunner(drafting)
+        if job.model.predicts_further:
+            drafting = Network(module.eval(), job, 101, ranks, groups, device)
+            runner = SelfDraftingRunner(drafting)
+            if dist.get_world_size() == 1:
                 torch.save(_drafted(runner), folder / family / "drafted.pt")
-                torch.save(_texts(drafting, runner), folder / family / "texts.pt")
+            texts = _texts(drafting, runner)
+            if ranks.is_first:
+                torch.save(texts, folder / family / f"texts-{name}.pt")
         expected = folder / family / "greedy.pt"
         if pp == 1 and expected.exists():
             network = Network(module, job, 101, ranks, groups, device)
@@ -117,8 +121,9 @@ def _written(network: Network, home: Path) -> torch.Tensor:
         runs = [(is_image, list(run)) for is_image, run in groupby(row, key=lambda token: token == 100)]
         prompts.append([token for is_image, run in runs for token in ([IMAGE] if is_image else run)])
         sizes = [(3, down * side, across * side) for down, across in shapes.tolist() if down]
-        flat = own[: len(sizes)].flatten(1)
-        seen.append([each[: math.prod(size)].view(size).numpy() for each, size in zip(flat, sizes, strict=True)])
+        counts = [math.prod(size) for size in sizes]
+        flat = own[: sum(counts)].split(counts)
+        seen.append([each.view(size).numpy() for each, size in zip(flat, sizes, strict=True)])
     options = {"max_new_tokens": torch.load(home / "greedy.pt").size(1), "temperature": 0}
     said = Model(network, Commit(Path(), 0, 0, {})).generate(prompts, options, images=seen, ends=[])
     return torch.tensor([each.tokens for each in said[1:]])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -26,22 +27,26 @@ def tokens() -> torch.Tensor:
     return found
 
 
+def pixels(sequence: int) -> list[torch.Tensor]:
+    """Those of each image of a sequence, [3, rows, columns], uint8."""
+    numbers = (torch.arange(2 * 2 * 3 * SIZE * SIZE).reshape(2, 2, -1) * 37 % 251).to(torch.uint8)
+    shapes = [(3, rows * PATCH, columns * PATCH) for rows, columns in GRIDS[sequence].tolist() if rows]
+    return [numbers[sequence, place][: math.prod(shape)].view(shape) for place, shape in enumerate(shapes)]
+
+
 def images() -> torch.Tensor:
-    """[2, n, 3, size, size], uint8, of which the first numbers of each are the pixels of an image."""
-    return (torch.arange(2 * 2 * 3 * SIZE * SIZE).reshape(2, 2, 3, SIZE, SIZE) * 37 % 251).to(torch.uint8)
-
-
-def pixels(sequence: int, place: int) -> torch.Tensor:
-    """Those of an image, [3, rows, columns]."""
-    rows, columns = (GRIDS[sequence, place] * PATCH).tolist()
-    return images()[sequence, place].flatten()[: 3 * rows * columns].view(3, rows, columns)
+    """[2, numbers], uint8, which begin with the pixels of the images of each sequence, one after the other."""
+    found = torch.zeros(2, 2 * 3 * SIZE * SIZE, dtype=torch.uint8)
+    for sequence, row in enumerate(found):
+        flat = torch.cat([each.flatten() for each in pixels(sequence)])
+        row[: len(flat)] = flat
+    return found
 
 
 def theirs() -> dict[str, torch.Tensor]:
     """What transformers' model takes beside tokens; its own processor cuts the patches."""
     processor = transformers.models.qwen2_vl.Qwen2VLImageProcessor(do_resize=False, patch_size=PATCH, merge_size=MERGE)
-    every = [pixels(*place) for place in ((0, 0), (0, 1), (1, 0))]
-    said = [processor(images=[each], return_tensors="pt", do_resize=False) for each in every]
+    said = [processor(images=[each], return_tensors="pt", do_resize=False) for each in (*pixels(0), *pixels(1))]
     return {
         "pixel_values": torch.cat([each["pixel_values"] for each in said]),
         "image_grid_thw": torch.cat([each["image_grid_thw"] for each in said]),

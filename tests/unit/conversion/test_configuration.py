@@ -318,6 +318,19 @@ def test_no_factor_of_routed_experts_is_written_as_one(preset: str) -> None:
     assert to_config(model, family_of_model(model), 100)["routed_scaling_factor"] == 1.0
 
 
+@pytest.mark.parametrize(
+    "more", [{"mtp_num_layers": 2}, {"mtp_num_layers": 1, "moe_layer_freq": [0, *[1] * 47], "ffn_hidden_size": 5632}]
+)
+def test_qwen3_next_has_one_layer_of_further_tokens(more: dict[str, Any]) -> None:
+    """Whose kind is that of its first layer, and of the last one here."""
+    preset = {"preset": "qwen3-next-80b-a3b"}
+    model = job_of({**preset, "mtp_num_layers": 1}).model
+    assert to_config(model, family_of_model(model), 100)["num_nextn_predict_layers"] == 1
+    assert "num_nextn_predict_layers" not in to_config(job_of(preset).model, family_of_model(model), 100)
+    with refused("network_not_exportable", "Qwen3-Next", "model.mtp_num_layers"):
+        family_of_model(job_of({**preset, **more}).model)
+
+
 def test_weights_that_were_to_start_without_spread() -> None:
     assert "init_method_std" not in to_model({**LLAMA, "initializer_range": 0.0}, family_of_type("llama"))
 

@@ -20,6 +20,7 @@ from megatron.core.dist_checkpointing.mapping import ShardedTensor, ShardedTenso
 from megatron.core.pipeline_parallel.p2p_communication import P2PCommunicator
 from megatron.core.pipeline_parallel.schedules import deallocate_output_tensor
 from megatron.core.tensor_parallel import mappings
+from support.matrix import FAMILIES
 from support.training import four_layer_job, layout
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -291,7 +292,51 @@ def compiled_before_the_shim() -> list[float]:
     return [plus_one(torch.ones(1)).item(), len(graphs)]
 
 
+def images_of_any_size() -> dict[str, float]:
+    """Of a large image and a hundred small ones, each in a row of its own: how many numbers the largest tensor of both
+    passes has for each patch, and how far embeddings and gradients are from those of each image alone.
+    """
+    job, device = four_layer_job("native", model=FAMILIES["native"]), select_device("cpu", threads=1)
+    megatron_compat.apply(device)
+    ranks, _ = start_process_groups(job, device, timeout_seconds=60)
+    seed_everything(job.runtime.seed, ranks)
+    [chunk] = build_chunks(job, transformer_config(job, device, "torch"), device, "torch", vocabulary(job), ranks)
+    encoder = chunk.vision
+    grids = torch.tensor([[32, 30], *[[2, 2 + 2 * (number % 2)] for number in range(100)]])[:, None]
+    patches = grids.prod(dim=-1).flatten().tolist()
+    rows = [(torch.arange(48 * count) * 37 % 251).to(torch.uint8) for count in patches]
+    with Largest() as largest:
+        together = encoder(rows, grids)
+        wanted = together.detach().sin()
+        gradients = torch.autograd.grad(together, list(encoder.parameters()), wanted)
+    alone = [encoder([row], grid[None]) for row, grid in zip(rows, grids, strict=True)]
+    summed = torch.autograd.grad(torch.cat(alone), list(encoder.parameters()), wanted)
+    apart = [((one - other).norm() / other.norm()).item() for one, other in zip(gradients, summed, strict=True)]
+    stop_process_groups()
+    return {
+        "numbers per patch": largest.numbers / sum(patches),
+        "embeddings": (together - torch.cat(alone)).abs().max().item(),
+        "spread": together.std().item(),
+        "gradients": max(apart),
+    }
+
+
+class Largest(TorchDispatchMode):
+    """How many numbers the largest tensor has that anything makes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.numbers = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = func(*args, **(kwargs or {}))
+        for each in made if isinstance(made, tuple | list) else [made]:
+            self.numbers = max(self.numbers, each.numel() if isinstance(each, torch.Tensor) else 0)
+        return made
+
+
 FUNCTIONS = {
+    "images-of-any-size": images_of_any_size,
     "compiled-before-the-shim": compiled_before_the_shim,
     "made-on-meta": made_on_meta,
     "connected-stages": lambda: connected({"num_layers": 2}, {"pp": 2, "dp": 2}),

@@ -16,13 +16,14 @@ from orchestrator.runtime.layers.images.embeddings import place
 
 @given(st.integers(1, 6), st.integers(1, 3), st.integers(0, 2**16), st.integers(0, 3))
 def test_places_and_gradients(length: int, batch: int, bits: int, more: int) -> None:
-    """Against the gather whose gradient is summed; a part of a sequence begins with any patch, and some never stand."""
+    """Against the look-up whose gradient is summed; a part of a sequence begins with any patch, some never stand."""
     is_patch = torch.tensor([bool(bits >> number & 1) for number in range(length * batch)]).view(length, batch)
     first = min(more, 1)
     which = (is_patch.cumsum(dim=0) - 1).clamp(min=0) + first
-    seen = torch.randn(length + more + 1, batch, 4, requires_grad=True, dtype=torch.float64)
+    which = which * batch + torch.arange(batch)
+    seen = torch.randn((length + more + 1) * batch, 4, requires_grad=True, dtype=torch.float64)
     embedded = torch.randn(length, batch, 4, requires_grad=True, dtype=torch.float64)
-    plain = torch.where(is_patch.unsqueeze(2), seen.gather(0, which.unsqueeze(2).expand_as(embedded)), embedded)
+    plain = torch.where(is_patch.unsqueeze(2), seen[which], embedded)
     placed = place(embedded, seen, is_patch, which)
     assert torch.equal(plain, placed)
     wanted = torch.randn_like(plain)

@@ -224,7 +224,7 @@ class GatedDeltaNet(MegatronModule):
         return gated.to(gate.dtype).flatten(2)
 
     def _cached(self, projected: torch.Tensor, weights: HeadWeights) -> torch.Tensor:
-        """The same of prompts, or of one more token for each row, from the states that are kept."""
+        """The same of prompts, or of more tokens for each row, from the states that are kept."""
         cache, number = self.cache, self.layer_number
         channels, gate, beta, alpha = self._split(projected)
         before = weights.convolution.size(-1) - 1
@@ -237,13 +237,15 @@ class GatedDeltaNet(MegatronModule):
             own = torch.arange(channels.size(2), device=padded.device) < cache.lengths[:, None]
             inputs = inputs._replace(decay=inputs.decay * own[..., None], beta=inputs.beta * own[..., None])
             out, state = delta_rule(inputs, None)
+            cache.keep(number, "convolved", last)
+            cache.keep(number, "recurrent", state)
         else:
             padded = torch.cat((cache.state(number, "convolved"), channels), dim=2)
-            last = padded[..., 1:]
+            ends = range(1, channels.size(2) + 1)
+            cache.keep_of_each(number, "convolved", [padded[..., end : end + before] for end in ends])
             inputs = self._inputs(_convolved(padded, weights.convolution), beta, alpha, weights)
-            out, state = _one_token(inputs, cache.state(number, "recurrent"))
-        cache.keep(number, "convolved", last)
-        cache.keep(number, "recurrent", state)
+            out, states = _token_by_token(inputs, cache.state(number, "recurrent"))
+            cache.keep_of_each(number, "recurrent", states)
         return self._gated(out, gate, weights.norm)
 
     def sharded_state_dict(
@@ -361,11 +363,13 @@ def chunked_delta_rule(inputs: Inputs, state: torch.Tensor | None, chunk: int) -
     return out.transpose(1, 2), state
 
 
-def _one_token(inputs: Inputs, state: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """The same of one token, from a state."""
-    query, key, value, decay, beta = (each[:, 0] for each in inputs)
-    state = state * decay.exp()[..., None, None]
-    change = (value - (state * key[..., None]).sum(dim=-2)) * beta[..., None]
-    state = state + key[..., None] * change[..., None, :]
-    out = (state * (query / math.sqrt(query.size(-1)))[..., None]).sum(dim=-2)
-    return out[:, None], state
+def _token_by_token(inputs: Inputs, state: torch.Tensor) -> tuple[torch.Tensor, list[torch.Tensor]]:
+    """The same of few tokens, from a state, with the states behind each of them."""
+    given, states = [], []
+    for query, key, value, decay, beta in zip(*(each.unbind(dim=1) for each in inputs), strict=True):
+        state = state * decay.exp()[..., None, None]
+        change = (value - (state * key[..., None]).sum(dim=-2)) * beta[..., None]
+        state = state + key[..., None] * change[..., None, :]
+        given.append((state * (query / math.sqrt(query.size(-1)))[..., None]).sum(dim=-2))
+        states.append(state)
+    return torch.stack(given, dim=1), states

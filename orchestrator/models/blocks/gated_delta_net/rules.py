@@ -76,7 +76,10 @@ def untried_with_linear_attention(job: Job[DeltaFields]) -> Iterator[Problem]:
         "model.attention_chunk_size": (model.has_chunks, "its other layers attend to all tokens"),
         "model.no_rope_freq": (model.no_rope_freq is not None, "its other layers have the same positions"),
         "model.parallel_residual": (model.parallel_residual is not None, "its MLPs follow on it"),
-        "model.mtp_num_layers": (model.predicts_further, "it was not tried with it"),
+        "model.mtp_num_layers": (
+            model.predicts_further and model.linear_attention_layers[-1:] == (True,),
+            "its layers are like the last one, which has linear attention here",
+        ),
         "model.lora": (model.has_adapters, "adapters need layers that are alike"),
         "model.vision": (model.has_vision, "images were not tried with it"),
         "data.chat": (job.data.has_conversations, "its states would pass from one conversation to the next"),

@@ -5,7 +5,6 @@ and where its tokens stand (Bai et al. 2025, Qwen2.5-VL).
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -41,16 +40,6 @@ def order_of(grid: Grid, vision: VisionSpec) -> Order:
     _, lengths = np.unique(windows, return_counts=True)
     groups = (group_row * columns + group_column)[patches][:: size * size]
     return Order(torch.from_numpy(patches), tuple(lengths.tolist()), torch.from_numpy(np.argsort(groups)))
-
-
-def segments(lengths: Sequence[int]) -> torch.Tensor:
-    """[segments, longest]: the numbers of the patches of each, of patches that come one segment after another; -1
-    behind the last one of a shorter segment.
-    """
-    counts = torch.tensor(lengths)
-    within = torch.arange(int(counts.max()))
-    numbers = (counts.cumsum(0) - counts)[:, None] + within
-    return numbers.masked_fill(within >= counts[:, None], -1)
 
 
 def angles(patches: torch.Tensor, columns: int, channels: int, base: int) -> torch.Tensor:

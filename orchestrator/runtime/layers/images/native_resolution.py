@@ -17,12 +17,11 @@ from megatron.core.transformer.mlp import MLP, MLPSubmodules
 from megatron.core.transformer.module import MegatronModule
 from megatron.core.transformer.transformer_block import TransformerBlock
 from torch.nn import functional
-from torch.nn.utils.rnn import pad_sequence
 
 from orchestrator.runtime.layers.config import LayerConfig
 from orchestrator.runtime.layers.gelu import gelu
 from orchestrator.runtime.layers.images.encoder import block_spec_of_encoder, config_of_encoder, plain_config, scaled
-from orchestrator.runtime.layers.images.grids import Grid, Order, angles, order_of, segments
+from orchestrator.runtime.layers.images.grids import Grid, Order, angles, order_of
 from orchestrator.runtime.layers.images.segment_attention import SegmentAttention
 from orchestrator.runtime.layers.normalization.norms import Norm
 from orchestrator.spec.native_resolution import FRAMES, ROTARY_BASE
@@ -55,25 +54,28 @@ class NativeEncoder(MegatronModule):
         matrices = MLPSubmodules(linear_fc1=ColumnParallelLinear, linear_fc2=RowParallelLinear)
         self.projector = MLP(between, matrices, input_size=group, ffn_hidden_size=group)
 
-    def forward(self, images: torch.Tensor, grids: torch.Tensor) -> torch.Tensor:
-        """images: [b, n, 3, size, size], uint8, of which the first numbers are the pixels [3, rows, columns] of an
-        image whose grid of patches is in `grids`, [b, n, 2]; it is 0 by 0 where there are fewer.
+    def forward(self, images: torch.Tensor | Sequence[torch.Tensor], grids: torch.Tensor) -> torch.Tensor:
+        """images: of each row uint8 [numbers], the pixels [3, rows, columns] of its images one after the other; what
+        is behind them does not count. The grids of their patches are `grids`, [b, n, 2], 0 by 0 where there are fewer.
 
-        Returns [tokens, b, h]: of each row the tokens of its images one after the other, row by row, and zeros behind
-        them.
+        Returns [tokens, h]: of one row after the other the tokens of its images, row by row.
         """
         rows: list[list[Grid]] = [[(down, across) for down, across in row if down] for row in grids.tolist()]
         every = [grid for row in rows for grid in row]
-        pixels = [images[number, place].flatten() for number, row in enumerate(rows) for place in range(len(row))]
-        counts = [sum(map(self._tokens, row)) for row in rows]
+        pixels = [each for own, row in zip(images, rows, strict=True) for each in self._pixels(own, row)]
         if not every:
             # The weights need gradients even so: of an image of one token, which stands nowhere.
-            every, pixels, counts[0] = [(self.vision.merge_size, self.vision.merge_size)], [images[0, 0].flatten()], 1
+            every = [(self.vision.merge_size, self.vision.merge_size)]
+            pixels = self._pixels(grids.new_zeros(3 * self.vision.unit**2, dtype=torch.uint8), every)
         with torch.set_grad_enabled(torch.is_grad_enabled() and not self.vision.freeze):
             encoded = self._encode(pixels, every)
         projected, bias = self.projector(encoded.view(-1, 1, encoded.size(-1) * self.vision.merge_size**2))
-        embeddings = self._row_by_row((projected + bias).squeeze(1), every)
-        return pad_sequence(list(embeddings.split_with_sizes(counts)))
+        return self._row_by_row((projected + bias).squeeze(1), every)
+
+    def _pixels(self, row: torch.Tensor, grids: Sequence[Grid]) -> list[torch.Tensor]:
+        """Those of each image of a row."""
+        counts = [3 * down * across * self.vision.patch_size**2 for down, across in grids]
+        return list(row[: sum(counts)].split_with_sizes(counts)) if counts else []
 
     def _tokens(self, grid: Grid) -> int:
         return grid[0] * grid[1] // self.vision.merge_size**2
@@ -88,8 +90,8 @@ class NativeEncoder(MegatronModule):
             angles(order.patches, columns, channels, ROTARY_BASE)
             for order, (_, columns) in zip(orders, grids, strict=True)
         ]
-        windows = segments([length for order in orders for length in order.windows]).to(device, non_blocking=True)
-        whole = segments([rows * columns for rows, columns in grids]).to(device, non_blocking=True)
+        windows = torch.tensor([length for order in orders for length in order.windows])
+        whole = torch.tensor([rows * columns for rows, columns in grids])
         of_layers = [
             whole if self.vision.native.is_full(number) else windows for number in range(self.vision.num_layers)
         ]
@@ -118,7 +120,7 @@ class _Layers(TransformerBlock):
     def forward(
         self, hidden: torch.Tensor, segments_of_layers: Sequence[torch.Tensor], rotation: torch.Tensor
     ) -> torch.Tensor:
-        """hidden: [patches, 1, width]; rotation: [patches, 1, 1, d], in radians."""
+        """hidden: [patches, 1, width]; rotation: [patches, 1, 1, d], in radians. Segments are `SegmentAttention`'s."""
         for layer, own in zip(self.layers, segments_of_layers, strict=True):
 
             def run(
@@ -135,9 +137,9 @@ class _Layers(TransformerBlock):
 
 
 def _cut(pixels: torch.Tensor, grid: Grid, order: Order, side: int) -> torch.Tensor:
-    """The patches of an image window by window, [patches, 3 · side · side]; `pixels` begin with its own."""
+    """The patches of an image window by window, [patches, 3 · side · side]."""
     down, across = grid
-    whole = pixels[: 3 * down * across * side**2].view(3, down, side, across, side)
+    whole = pixels.view(3, down, side, across, side)
     patches = whole.permute(1, 3, 0, 2, 4).reshape(down * across, -1)
     return patches.index_select(0, order.patches.to(pixels.device, non_blocking=True))
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -11,29 +13,60 @@ from orchestrator.runtime.layers.attention.core import CoreAttention
 
 
 class SegmentAttention(CoreAttention):
-    """Scaled dot product attention within segments, through torch. Shorter segments are filled up."""
+    """Scaled dot product attention within segments, through torch. Segments of like length are computed together, the
+    shorter ones filled up.
+    """
 
     def forward(
         self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attention_mask: torch.Tensor, **unused: Any
     ) -> torch.Tensor:
-        """query, key, value: [patches, 1, heads, d]; attention_mask: [segments, longest], the patches of each segment,
-        -1 behind the last one of a shorter one.
+        """query, key, value: [patches, 1, heads, d]; attention_mask: [segments], on the host: how many patches each
+        has, which come one segment after another.
 
         Returns [patches, 1, heads * d].
         """
         patches, width = query.size(0), query.size(2) * query.size(3)
-        is_there = attention_mask >= 0
-        taken = attention_mask.clamp(min=0).flatten()
-        q, k, v = (
-            each.index_select(0, taken).view(*attention_mask.shape, *each.shape[2:]).transpose(1, 2)
-            for each in (query, key, value)
-        )
-        with self.dropping() as dropout:
-            out = functional.scaled_dot_product_attention(
-                q, k, v, attn_mask=is_there[:, None, None], dropout_p=dropout, scale=self.scale
+        found = query.new_zeros(patches + 1, width)  # what is filled up goes behind the last patch
+        for numbers in _groups_on(tuple(attention_mask.tolist()), query.device):
+            is_there = numbers >= 0
+            taken = numbers.clamp(min=0).flatten()
+            q, k, v = (
+                each.index_select(0, taken).view(*numbers.shape, *each.shape[2:]).transpose(1, 2)
+                for each in (query, key, value)
             )
-        out = out.transpose(1, 2).reshape(-1, width)
-        # What was filled up goes behind the last patch.
-        places = torch.where(is_there, attention_mask, patches).flatten()
-        found = out.new_zeros(patches + 1, width).index_copy(0, places, out)
+            with self.dropping() as dropout:
+                out = functional.scaled_dot_product_attention(
+                    q, k, v, attn_mask=is_there[:, None, None], dropout_p=dropout, scale=self.scale
+                )
+            out = out.transpose(1, 2).reshape(-1, width)
+            found.index_copy_(0, torch.where(is_there, numbers, patches).flatten(), out)
         return found[:patches].unsqueeze(1)
+
+
+def groups_of_segments(lengths: Sequence[int]) -> list[torch.Tensor]:
+    """Segments of like length together, in few groups: of each, [segments, longest], the numbers of the patches, which
+    come one segment after another, and -1 behind the last one of a shorter segment. No more is filled up than there are
+    patches.
+    """
+    groups: list[list[int]] = []
+    longest = patches = 0  # of the last group
+    for segment in sorted(range(len(lengths)), key=lengths.__getitem__, reverse=True):
+        if groups and longest * (len(groups[-1]) + 1) <= 2 * (patches + lengths[segment]):
+            groups[-1].append(segment)
+            patches += lengths[segment]
+        else:
+            groups.append([segment])
+            longest = patches = lengths[segment]
+    counts = torch.tensor(lengths)
+    firsts = counts.cumsum(0) - counts
+    return [_numbers(firsts[group], counts[group]) for group in map(sorted, groups)]
+
+
+def _numbers(firsts: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
+    within = torch.arange(int(counts.max()))
+    return (firsts[:, None] + within).masked_fill(within >= counts[:, None], -1)
+
+
+@functools.lru_cache(maxsize=4)  # the windows and the images of a micro-batch, for all layers and both passes
+def _groups_on(lengths: tuple[int, ...], device: torch.device) -> tuple[torch.Tensor, ...]:
+    return tuple(group.to(device, non_blocking=True) for group in groups_of_segments(lengths))

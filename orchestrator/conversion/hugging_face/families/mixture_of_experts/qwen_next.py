@@ -7,6 +7,11 @@ from typing import Any
 
 from orchestrator.conversion.hugging_face.config_keys import no_network, whole
 from orchestrator.conversion.hugging_face.families.llama import ATTENTION, FIRST, MLP, QKV
+from orchestrator.conversion.hugging_face.families.mixture_of_experts.further_tokens import (
+    APART,
+    FURTHER_APART,
+    FURTHER_LAYER_APART,
+)
 from orchestrator.conversion.hugging_face.families.mixture_of_experts.mixtral import (
     fixed_with_experts,
     shared_expert,
@@ -104,7 +109,9 @@ QWEN3_NEXT = replace(
         **{"linear_num_key_heads": 16, "linear_num_value_heads": 32, "linear_key_head_dim": 128},
         **{"linear_value_head_dim": 128, "linear_conv_kernel_dim": 4},
     },
-    # Further tokens are predicted by a layer of its own.
-    left_out=("mtp.",),
-    derived=(*QWEN3_MOE.derived, _LINEAR_LAYERS),
+    heads=(*QWEN2_MOE.heads, APART),
+    further=FURTHER_APART,
+    further_begin=APART,
+    further_layers=1,
+    derived=(*QWEN3_MOE.derived, _LINEAR_LAYERS, FURTHER_LAYER_APART),
 )
