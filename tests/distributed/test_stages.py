@@ -17,7 +17,7 @@ from orchestrator.spec.job import JobSpec
 
 pytestmark = [pytest.mark.distributed, pytest.mark.slow("each layout trains on real ranks")]
 
-STEPS = 4
+STEPS = 2
 COUNTS = """
 import json
 from orchestrator.runtime import startup
@@ -36,7 +36,7 @@ def job(name: str, parallelism: dict[str, Any], steps: int = STEPS) -> JobSpec:
         model={"num_layers": 6, "hidden_size": 32, "seq_length": 32},
         batch={"micro_batch_size": 2},
         parallelism=parallelism,
-        schedule={"train_iters": steps, "lr_decay_iters": STEPS, "lr_warmup_iters": 1},
+        schedule={"train_iters": steps, "lr_decay_iters": STEPS, "lr_warmup_iters": 0},
     )
 
 
