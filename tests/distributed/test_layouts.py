@@ -101,7 +101,7 @@ def trained(
     for name in selected(request, "name"):
         split = SPLITS.get(name, layout(tp=2, sequence_parallel=True))
         for place, parallelism in (("one", {}), ("two", split)):
-            sections = {"batch": {"micro_batch_size": 4}, "schedule": {"train_iters": 4}}
+            sections = {"batch": {"micro_batch_size": 4}, "schedule": {"train_iters": 2, "lr_warmup_iters": 0}}
             jobs[name, place] = tiny_job(place, model=VARIANTS[name], parallelism=parallelism, **sections)
     return TrainedTogether(ranks, tmp_path_factory.mktemp("variants"), jobs)
 
