@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from support.faults import UNSAVED, CommandLine, Ranks
+from support.trained_together import TrainedTogether, selected
 from support.training import events, largest_difference, layout, losses, make_run, tiny_job, values
 
 from orchestrator.planning.parameters import parameters
@@ -35,12 +36,6 @@ def bert_job(name: str, prefix: str, **sections: Any) -> JobSpec:
     return tiny_job(name, **{**given, "model": {**MODEL, **sections.get("model", {})}})
 
 
-@pytest.fixture(scope="module")
-def reference(ranks: Ranks, real_sentences: str, tmp_path_factory: pytest.TempPathFactory) -> RunDir:
-    job = bert_job("one", real_sentences)
-    return ranks.must_train(make_run(tmp_path_factory.mktemp("reference"), job), job, inject=UNSAVED)
-
-
 RECOMPUTED: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "tp2": (layout(tp=2), {"recompute_granularity": "selective"}),
     "pp2": (layout(pp=2), {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1}),
@@ -49,11 +44,29 @@ RECOMPUTED: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 KEYS = ("loss", "loss/lm", "loss/order")
 
 
-@pytest.mark.parametrize("name", RECOMPUTED)
-def test_recomputation(name: str, ranks: Ranks, reference: RunDir, real_sentences: str, tmp_path: Path) -> None:
+def recomputing_job(name: str, prefix: str) -> JobSpec:
     parallelism, runtime = RECOMPUTED[name]
-    job = bert_job(name, real_sentences, parallelism=parallelism, runtime=runtime)
-    run = ranks.must_train(make_run(tmp_path, job), job, inject=UNSAVED)
+    return bert_job(name, prefix, parallelism=parallelism, runtime=runtime)
+
+
+@pytest.fixture(scope="module")
+def trained(
+    request: pytest.FixtureRequest, ranks: Ranks, real_sentences: str, tmp_path_factory: pytest.TempPathFactory
+) -> TrainedTogether[str]:
+    """One process's run and that of each layout."""
+    jobs = {"one": bert_job("one", real_sentences)}
+    jobs |= {name: recomputing_job(name, real_sentences) for name in selected(request, "name")}
+    return TrainedTogether(ranks, tmp_path_factory.mktemp("trained"), jobs, UNSAVED)
+
+
+@pytest.fixture(scope="module")
+def reference(trained: TrainedTogether[str]) -> RunDir:
+    return trained["one"]
+
+
+@pytest.mark.parametrize("name", RECOMPUTED)
+def test_recomputation(name: str, trained: TrainedTogether[str], reference: RunDir, real_sentences: str) -> None:
+    job, run = recomputing_job(name, real_sentences), trained[name]
     for key in (*(f"train/{key}" for key in KEYS), *(f"validation/{key}" for key in KEYS)):
         assert largest_difference(values(reference, key), values(run, key)) < 1e-5, key
     assert largest_difference(values(reference, "train/grad_norm"), values(run, "train/grad_norm")) < 1e-4

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from support.faults import Ranks
+from support.trained_together import TrainedTogether, selected
 from support.trained_weights import weights_apart
 from support.training import events, largest_difference, layout, losses, make_run, tiny_job, values
 
@@ -70,14 +71,30 @@ def masked(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+LAYOUTS: dict[str, dict[str, Any]] = {
+    "cp2-per-token": layout(context_parallel_size=2),
+    "cp2-tp2-sp": layout(tp=2, sequence_parallel=True, context_parallel_size=2),
+    "cp2-pp2": layout(pp=2, context_parallel_size=2),
+    "cp4": layout(context_parallel_size=4),
+}
+
+
+Trained = TrainedTogether[str | bool]
+
+
 @pytest.fixture(scope="module")
-def references(ranks: Ranks, masked: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[bool, RunDir]:
-    """One process, with the mean over each micro-batch and over the tokens of the whole batch."""
-    runs = {}
-    for per_token in (False, True):
-        alone = job("one", {}, per_token)
-        run = make_run(tmp_path_factory.mktemp("reference"), alone)
-        runs[per_token] = ranks.must_train(run, alone, inject=masked)
+def trained(
+    request: pytest.FixtureRequest, ranks: Ranks, masked: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Trained:
+    """Of each layout, and of one process with the mean over each micro-batch and over the tokens of the whole batch."""
+    jobs: dict[str | bool, JobSpec] = {per_token: job("one", {}, per_token) for per_token in (False, True)}
+    jobs |= {name: job(name, LAYOUTS[name], "per-token" in name) for name in selected(request, "name")}
+    return TrainedTogether(ranks, tmp_path_factory.mktemp("trained"), jobs, masked)
+
+
+@pytest.fixture(scope="module")
+def references(trained: Trained) -> dict[bool, RunDir]:
+    runs = {per_token: trained[per_token] for per_token in (False, True)}
     assert losses(runs[False]) != losses(runs[True]), "the masks make the two means differ"
     assert weights_apart(runs[False], runs[True]) != {}
     return runs
@@ -90,22 +107,11 @@ def agree(one: RunDir, other: RunDir) -> None:
     assert weights_apart(one, other) == {}
 
 
-LAYOUTS: dict[str, dict[str, Any]] = {
-    "cp2-per-token": layout(context_parallel_size=2),
-    "cp2-tp2-sp": layout(tp=2, sequence_parallel=True, context_parallel_size=2),
-    "cp2-pp2": layout(pp=2, context_parallel_size=2),
-    "cp4": layout(context_parallel_size=4),
-}
-
-
 @pytest.mark.parametrize("name", LAYOUTS)
-def test_layout(name: str, ranks: Ranks, masked: Path, references: dict[bool, RunDir], tmp_path: Path) -> None:
-    per_token = "per-token" in name
-    split = job(name, LAYOUTS[name], per_token)
-    run = ranks.must_train(make_run(tmp_path, split), split, inject=masked)
-    agree(references[per_token], run)
+def test_layout(name: str, trained: Trained, references: dict[bool, RunDir]) -> None:
+    agree(references["per-token" in name], trained[name])
     # Ranks that share a sequence reduce gradients as replicas do, and as early.
-    assert (run.path / "overlaps-0").read_text() == "True True"
+    assert (trained[name].path / "overlaps-0").read_text() == "True True"
 
 
 def stop_and_go_on(ranks: Ranks, run: RunDir, before: JobSpec, after: JobSpec, inject: Path) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from support.faults import CommandLine, Ranks
 from support.training import events, layout, make_run, tiny_job
 from tokenizers import Tokenizer, models
@@ -18,6 +19,7 @@ from tokenizers import Tokenizer, models
 from orchestrator.run_directory.checkpoints.commit_markers import committed, file_record, read_commit, write_commit
 from orchestrator.run_directory.rundir import RunDir
 from orchestrator.spec.loading import dump_resolved, load_job
+from tests.unit.conversion import families
 
 pytestmark = [pytest.mark.distributed, pytest.mark.slow("many models at three layouts"), pytest.mark.timeout(900)]
 
@@ -95,7 +97,7 @@ DECODERS = [name for name, kind in FAMILIES.items() if kind.endswith(("CausalLM"
 def folder(ranks: Ranks, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Imported models, loaded and written anew at every layout."""
     folder = tmp_path_factory.mktemp("families")
-    ranks.program(HERE, "families_program", "make", folder)
+    families.make(folder)
     for name, (tp, pp) in LAYOUTS.items():
         # On two ranks experts are split, but for those with biases.
         for etp in (1, 2) if (tp, pp) == (2, 1) else (1,):
@@ -106,9 +108,8 @@ def folder(ranks: Ranks, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def found(ranks: Ranks, folder: Path) -> dict[str, dict[str, Any]]:
-    answer: dict[str, dict[str, Any]] = json.loads(ranks.program(HERE, "families_program", "check", folder))
-    return answer
+def found(folder: Path) -> dict[str, dict[str, Any]]:
+    return families.check(folder)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -144,17 +145,6 @@ MODEL = {
     **{"num_layers": 2, "num_query_groups": 2, "vocab_size": 261, "activation": "swiglu", "normalization": "RMSNorm"},
     **{"add_bias_linear": False, "init_method_std": 0.3},
 }
-GREEDY = """
-import json, sys, warnings
-warnings.simplefilter("ignore")
-import transformers
-transformers.logging.set_verbosity_error()
-model = transformers.AutoModelForCausalLM.from_pretrained(sys.argv[1])
-tokenizer = transformers.AutoTokenizer.from_pretrained(sys.argv[1])
-words = tokenizer(sys.argv[2], return_tensors="pt", add_special_tokens=False)
-out = model.generate(**words, do_sample=False, max_new_tokens=20)[0, words.input_ids.size(1) :]
-print(json.dumps({"text": tokenizer.decode(out, skip_special_tokens=True), "dtype": str(model.dtype)}))
-"""
 CONVERTS = """
 import contextlib, sys
 from orchestrator.conversion.__main__ import main as convert
@@ -231,11 +221,10 @@ def test_a_trained_model_writes_the_same_text(ranks: Ranks, orchestrator: Comman
     options = ("--prompt", prompt, "--temperature", "0", "--max-new-tokens", "20", "--json")
     ours = orchestrator("generate", alone, *options)
     assert ours.code == 0, ours.err
-    (orchestrator.folder / "greedy_program.py").write_text(GREEDY)
-    answer = json.loads(ranks.program(orchestrator.folder, "greedy_program", orchestrator.folder / "out", prompt))
-    assert answer["text"] == json.loads(ours.out)["text"]
-    assert len(answer["text"]) > 4
-    assert answer["dtype"] == "torch.float32"
+    text, dtype = families.written(orchestrator.folder / "out", prompt)
+    assert text == json.loads(ours.out)["text"]
+    assert len(text) > 4
+    assert dtype == torch.float32
 
 
 ROUTED = {
@@ -266,10 +255,9 @@ def test_a_model_with_routed_experts_writes_the_same_text(
     options = ("--prompt", "def main(", "--temperature", "0", "--max-new-tokens", "20", "--json")
     ours = orchestrator("generate", run.path, *options)
     assert ours.code == 0, ours.err
-    (orchestrator.folder / "greedy_program.py").write_text(GREEDY)
-    answer = json.loads(ranks.program(orchestrator.folder, "greedy_program", orchestrator.folder / "out", "def main("))
-    assert answer["text"] == json.loads(ours.out)["text"]
-    assert len(answer["text"]) > 4
+    text, _ = families.written(orchestrator.folder / "out", "def main(")
+    assert text == json.loads(ours.out)["text"]
+    assert len(text) > 4
 
 
 def test_an_imported_model_trains_at_another_layout(ranks: Ranks, orchestrator: CommandLine, folder: Path) -> None:

@@ -9,11 +9,13 @@ from typing import Any
 import pytest
 from safetensors.torch import load_file
 from support.faults import CommandLine, Ranks
-from support.training import layout, make_run, tiny_job
+from support.training import is_completed, layout, logs, make_run, tiny_job
 
 from orchestrator.run_directory.checkpoints.commit_markers import committed, verify
 from orchestrator.run_directory.rundir import RunDir
 from orchestrator.spec.loading import load_resolved
+from tests.unit.conversion import families
+from tests.unit.conversion.exported_adapters import exported
 
 pytestmark = [pytest.mark.distributed, pytest.mark.slow("imports four models, and trains six short runs")]
 
@@ -38,9 +40,12 @@ RUNS: dict[str, dict[str, Any]] = {
 def folder(ranks: Ranks, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Imported models, each with the runs that tuned it."""
     folder = tmp_path_factory.mktemp("tuned")
-    ranks.program(HERE, "families_program", "make", folder, *sorted({name.partition("/")[0] for name in RUNS}))
-    for name, sections in RUNS.items():
-        ranks.must_train(*tuning(folder, name, **sections))
+    families.make(folder, *sorted({name.partition("/")[0] for name in RUNS}))
+    jobs = [tuning(folder, name, **sections) for name, sections in RUNS.items()]
+    for size in sorted({job.world_size for _, job in jobs}):
+        runs = [run for run, job in jobs if job.world_size == size]
+        ranks.train_several(runs, size)
+        assert all(is_completed(run, size) for run in runs), "\n".join(map(logs, runs))
     return folder
 
 
@@ -65,7 +70,9 @@ def tuning(
 
 @pytest.fixture(scope="module")
 def found(ranks: Ranks, folder: Path) -> dict[str, dict[str, Any]]:
-    answer: dict[str, dict[str, Any]] = json.loads(ranks.program(HERE, "adapters_program", folder))
+    exports = {name: exported(RunDir(folder / name / "run"), folder / Path(name).parent / "theirs") for name in RUNS}
+    generated = json.loads(ranks.program(HERE, "adapted_logits_program", folder))
+    answer: dict[str, dict[str, Any]] = {name: export | generated[name] for name, export in exports.items()}
     for name in RUNS:  # they are as they were
         assert verify(committed(RunDir(folder / name / "run"))[-1].path) == []
     return answer

@@ -11,6 +11,7 @@ import pytest
 from support.faults import CommandLine, Ranks
 
 from orchestrator.spec.loading import load_job
+from tests.unit.conversion import further_tokens
 
 pytestmark = [pytest.mark.distributed, pytest.mark.slow("imports, reshards and exports three models at two layouts")]
 
@@ -22,7 +23,7 @@ LAYOUTS = {"tp1-pp1": (1, 1), "tp2-pp2": (2, 2)}
 def folder(ranks: Ranks, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Imported models, loaded and written anew at every layout."""
     folder = tmp_path_factory.mktemp("further")
-    ranks.program(HERE, "further_tokens_program", "make", folder)
+    further_tokens.make(folder)
     for name, (tp, pp) in LAYOUTS.items():
         degrees = (name, str(tp), str(pp))
         started = ranks.starter.start(folder, tp * pp, *degrees, program=HERE / "layout_program.py")
@@ -31,9 +32,8 @@ def folder(ranks: Ranks, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def found(ranks: Ranks, folder: Path) -> dict[str, dict[str, Any]]:
-    answer: dict[str, dict[str, Any]] = json.loads(ranks.program(HERE, "further_tokens_program", "check", folder))
-    return answer
+def found(folder: Path) -> dict[str, dict[str, Any]]:
+    return further_tokens.check(folder)
 
 
 @pytest.mark.parametrize(("family", "count"), [("deepseek-v3", 1), ("glm4-moe", 2), ("qwen3-next", 1)])

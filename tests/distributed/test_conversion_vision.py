@@ -6,43 +6,38 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
+import transformers
+from PIL import Image
 from support.faults import CommandLine, Ranks
 from support.training import events, layout, make_run, tiny_job
 from tokenizers import Tokenizer, models
 
 from orchestrator.run_directory.rundir import RunDir
 from orchestrator.spec.loading import load_job
+from tests.unit.conversion import families
 
 pytestmark = [pytest.mark.distributed, pytest.mark.slow("imports, trains at two layouts, reshapes and exports")]
 
-HERE = Path(__file__).parents[1] / "unit" / "conversion"
-READS = """
-import json, sys, warnings
-warnings.simplefilter("ignore")
-import numpy, torch, transformers
-from PIL import Image
-transformers.logging.set_verbosity_error()
-model, found = transformers.AutoModelForImageTextToText.from_pretrained(sys.argv[1], output_loading_info=True)
-answer = {"wrong": [*found["missing_keys"], *found["unexpected_keys"], *found["mismatched_keys"]]}
-if len(sys.argv) > 2:
-    pixels = numpy.arange(16 * 16 * 3, dtype=numpy.uint8).reshape(16, 16, 3)
-    processor = transformers.AutoProcessor.from_pretrained(sys.argv[1])
-    given = processor(images=[Image.fromarray(pixels)], text=[sys.argv[2]], return_tensors="pt")
+
+@families.transformers_alone()
+def read_by_transformers(folder: Path, *text: str) -> dict[str, Any]:
+    """What transformers makes of an export, and with `text` of an image of 16 pixels as well."""
+    model, found = transformers.AutoModelForImageTextToText.from_pretrained(folder, output_loading_info=True)
+    answer: dict[str, Any] = {"wrong": [*found["missing_keys"], *found["unexpected_keys"], *found["mismatched_keys"]]}
+    if not text:
+        return answer
+    pixels = np.arange(16 * 16 * 3, dtype=np.uint8).reshape(16, 16, 3)
+    processor = transformers.AutoProcessor.from_pretrained(folder)
+    given = processor(images=[Image.fromarray(pixels)], text=[*text], return_tensors="pt")
     answer["ids"] = given["input_ids"][0].tolist()
     colours = (processor.image_processor.image_mean, processor.image_processor.image_std)
     mean, deviation = (torch.tensor(values).view(3, 1, 1) for values in colours)
     seen = given["pixel_values"][0] * deviation + mean
     answer["pixels"] = (seen * 255 - torch.from_numpy(pixels).permute(2, 0, 1)).abs().max().item()
     answer["finite"] = model(**given).logits.isfinite().all().item()
-print(json.dumps(answer))
-"""
-
-
-def read_by_transformers(ranks: Ranks, folder: Path, *text: str) -> dict[str, Any]:
-    """What transformers makes of an export, and with `text` of an image of 16 pixels as well."""
-    (folder.parent / "reading_program.py").write_text(READS)
-    answer: dict[str, Any] = json.loads(ranks.program(folder.parent, "reading_program", folder, *text))
     return answer
 
 
@@ -57,7 +52,7 @@ def with_tokenizer(folder: Path) -> Path:
 def test_imported_trained_and_exported(ranks: Ranks, orchestrator: CommandLine) -> None:
     """Also from a checkpoint of another layout, bit for bit."""
     home = orchestrator.folder
-    ranks.program(HERE, "families_program", "make", home, "llava")
+    families.make(home, "llava")
     theirs = with_tokenizer(home / "llava" / "theirs")
     said = orchestrator("checkpoint", "import", theirs, "--name", "llava", "-o", "tune.yaml")
     assert said.code == 0, said.err
@@ -83,7 +78,7 @@ def test_imported_trained_and_exported(ranks: Ranks, orchestrator: CommandLine) 
     out, again, untrained = (home / name / "model.safetensors" for name in ("out", "again", "untrained"))
     assert out.read_bytes() == again.read_bytes() != untrained.read_bytes()
     assert json.loads((home / "out" / "config.json").read_text())["image_token_index"] == 100
-    read = read_by_transformers(ranks, home / "out", "b<image>a")
+    read = read_by_transformers(home / "out", "b<image>a")
     assert (read["wrong"], read["ids"], read["finite"]) == ([], [1, *[100] * 4, 0], True)
     assert read["pixels"] < 1e-3
 
@@ -102,7 +97,7 @@ def trained(ranks: Ranks, tmp_path: Path) -> RunDir:
     return ranks.must_train(make_run(tmp_path / "runs", job), job)
 
 
-def test_without_a_token_for_images(ranks: Ranks, orchestrator: CommandLine, trained: RunDir) -> None:
+def test_without_a_token_for_images(orchestrator: CommandLine, trained: RunDir) -> None:
     """The tokenizer stays behind, and the last id stands for images; for Megatron-LM there is no way at all."""
     refused = orchestrator("checkpoint", "export", trained.path, "out", "--to", "hf")
     assert (refused.code, refused.out) == (2, "")
@@ -116,7 +111,7 @@ def test_without_a_token_for_images(ranks: Ranks, orchestrator: CommandLine, tra
         assert path.read_bytes() == (out / path.name).read_bytes(), path.name
     assert not (out / "tokenizer.json").exists()
     assert json.loads((out / "config.json").read_text())["image_token_index"] == 260
-    assert read_by_transformers(ranks, out) == {"wrong": []}
+    assert read_by_transformers(out) == {"wrong": []}
     refused = orchestrator("checkpoint", "export", trained.path, "for-megatron", "--to", "megatron-lm")
     assert (refused.code, refused.out) == (2, "")
     assert "has images (model.vision)" in refused.err

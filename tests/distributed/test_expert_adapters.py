@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import torch
 from distributed.test_lora import MERGED
 from support.counting import COUNTED
 from support.faults import UNSAVED, Ranks
+from support.trained_together import TrainedTogether
 from support.training import events, layout, losses, make_run, tiny_job, values
 
 from orchestrator.conversion.tensors.stored_weights import StoredWeights
@@ -67,9 +69,10 @@ def test_every_layout_learns_the_same(ranks: Ranks, tmp_path: Path, source: RunD
     start, end = values(alone, "validation/loss").values()
     assert abs(end - start) > 1e-3
     assert events(alone, "started")[0]["parameters"] == parameters(adapted("alone", source), 256).total
-    for name, parallelism in LAYOUTS.items():
-        job = adapted(name, source, parallelism=parallelism)
-        spread = ranks.must_train(make_run(tmp_path, job), job, inject=UNSAVED)
+    jobs = {name: adapted(name, source, parallelism=parallelism) for name, parallelism in LAYOUTS.items()}
+    trained = TrainedTogether(ranks, tmp_path, jobs, UNSAVED)
+    for name, job in jobs.items():
+        spread = trained[name]
         for key in ("train/loss", "train/grad_norm", "validation/loss"):
             assert values(spread, key) == pytest.approx(values(alone, key), rel=5e-5), (name, key)
         assert events(spread, "started")[0]["parameters"] == stage_parameters(job, 256)[0]
@@ -107,14 +110,13 @@ def test_the_first_step_of_every_expert_is_that_of_its_whole_matrix(
 
 
 def test_merged_they_do_the_same_at_another_layout(
-    ranks: Ranks, tmp_path: Path, source: RunDir, inject: Callable[[str], Path]
+    ranks: Ranks, tmp_path: Path, source: RunDir, alone: RunDir, inject: Callable[[str], Path]
 ) -> None:
     """A checkpoint of one process, read where experts are split and spread, merged there and evaluated."""
-    job = adapted("merged", source)
-    run = ranks.must_train(make_run(tmp_path, job), job)
+    run = RunDir(shutil.copytree(alone.path, tmp_path / "alone" / "run"))
     end = values(run, "validation/loss")[STEPS]
     parallelism = layout(tp=2, dp=1, sequence_parallel=True, expert_tensor_parallel_size=1)
-    spread = adapted("merged", source, parallelism={**parallelism, "expert_model_parallel_size": 2})
+    spread = adapted("alone", source, parallelism={**parallelism, "expert_model_parallel_size": 2})
     make_run(tmp_path, spread)
     merged = ranks.must_train(run, spread, launch_id="second", inject=inject(MERGED))
     assert values(merged, "validation/loss")[STEPS] == pytest.approx(end, rel=1e-5)

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 
 import pytest
 from support.counting import COUNTED
-from support.faults import Ranks
-from support.trained_together import TrainedTogether, selected
+from support.faults import UNSAVED, Ranks
+from support.trained_together import ResumedTogether, TrainedTogether, selected
 from support.trained_weights import weights_apart
 from support.training import events, largest_difference, layout, losses, make_run, tiny_job, values
 
@@ -174,6 +174,8 @@ def trained(request: pytest.FixtureRequest, ranks: Ranks, tmp_path_factory: pyte
             case = LAYOUTS[name]
             model = {"moe_token_dispatcher_type": case.dispatcher}
             jobs[(name,)] = experts_job(name, model, runtime=case.runtime, **case.degrees)
+    jobs |= {("moved", name): moved_job(name, 0) for name in selected(request, "move") if name != FROM_EARLIER}
+    jobs |= {("stopped", name): dropping_job(name, STEPS // 2) for name in selected(request, "kind")}
     return TrainedTogether(ranks, tmp_path_factory.mktemp("experts"), jobs)
 
 
@@ -244,34 +246,62 @@ from orchestrator.runtime.checkpointing import checkpointer
 del checkpointer.CONTENT["chained_optim_avoid_prefix"]
 """
 """Saves as earlier versions did: the keys number the optimizers of dense weights and of experts."""
+FROM_EARLIER = "spread-to-one"
 
 
-@pytest.mark.parametrize("name", MOVES)
+def moved_job(name: str, leg: int) -> JobSpec:
+    return experts_job("moved", steps=(STEPS // 2, STEPS)[leg], **MOVES[name][leg])
+
+
+@pytest.fixture(scope="module")
+def gone_on(request: pytest.FixtureRequest, ranks: Ranks, trained: Trained) -> ResumedTogether[tuple[str, ...]]:
+    """The second halves of trainings."""
+    jobs = {("moved", name): moved_job(name, 1) for name in selected(request, "move") if name != FROM_EARLIER}
+    jobs |= {("stopped", name): dropping_job(name) for name in selected(request, "kind")}
+    return ResumedTogether(ranks, trained, jobs)
+
+
+@pytest.mark.parametrize("move", MOVES)
 def test_resumed_at_another_layout(
-    name: str, ranks: Ranks, reference: RunDir, tmp_path: Path, inject: Callable[[str], Path]
+    move: str,
+    ranks: Ranks,
+    gone_on: ResumedTogether[tuple[str, ...]],
+    reference: RunDir,
+    tmp_path: Path,
+    inject: Callable[[str], Path],
 ) -> None:
-    before, after = MOVES[name]
-    first = experts_job("moved", steps=STEPS // 2, **before)
-    is_earlier = name == "spread-to-one"
-    run = ranks.must_train(make_run(tmp_path, first), first, inject=inject(EARLIER) if is_earlier else None)
+    if move == FROM_EARLIER:
+        first, second = moved_job(move, 0), moved_job(move, 1)
+        run = ranks.must_train(make_run(tmp_path, first), first, inject=inject(EARLIER))
+        ranks.must_train(make_run(tmp_path, second), second, launch_id="second")
+    else:
+        run = gone_on["moved", move]
     keys = StoredWeights(run.checkpoint(STEPS // 2)).keys()
-    assert any(key.startswith("chained_1.") for key in keys) == is_earlier
-    second = experts_job("moved", **after)
-    ranks.must_train(make_run(tmp_path, second), second, launch_id="second")
+    assert any(key.startswith("chained_1.") for key in keys) == (move == FROM_EARLIER)
     assert [event["iteration"] for event in events(run, "resumed")] == [STEPS // 2]
     assert largest_difference(losses(reference), losses(run)) < 1e-5
     assert weights_apart(reference, run) == {}
 
 
-@pytest.mark.parametrize("model", [{}, BIASED | GATED], ids=["loss", "bias"])
-def test_resumed_at_the_same_layout_is_bitwise(model: dict[str, Any], ranks: Ranks, tmp_path: Path) -> None:
-    dropped = {**model, "hidden_dropout": 0.1, "attention_dropout": 0.1}
-    whole = ranks.losses_of(experts_job("whole", dropped, dp=2, **EP2), tmp_path)
-    first = experts_job("stopped", dropped, steps=STEPS // 2, dp=2, **EP2)
-    run = ranks.must_train(make_run(tmp_path, first), first)
-    second = experts_job("stopped", dropped, dp=2, **EP2)
-    ranks.must_train(make_run(tmp_path, second), second, launch_id="second")
-    assert losses(run) == whole
+DROPPING: dict[str, dict[str, Any]] = {"loss": {}, "bias": BIASED | GATED}
+
+
+def dropping_job(kind: str, steps: int = STEPS) -> JobSpec:
+    dropped = {**DROPPING[kind], "hidden_dropout": 0.1, "attention_dropout": 0.1}
+    return experts_job("dropping", dropped, steps=steps, dp=2, **EP2)
+
+
+@pytest.fixture(scope="module")
+def whole(request: pytest.FixtureRequest, ranks: Ranks, tmp_path_factory: pytest.TempPathFactory) -> Trained:
+    jobs = {("whole", kind): dropping_job(kind) for kind in selected(request, "kind")}
+    return TrainedTogether(ranks, tmp_path_factory.mktemp("whole"), jobs, UNSAVED)
+
+
+@pytest.mark.parametrize("kind", DROPPING)
+def test_resumed_at_the_same_layout_is_bitwise(
+    kind: str, whole: Trained, gone_on: ResumedTogether[tuple[str, ...]]
+) -> None:
+    assert losses(gone_on["stopped", kind]) == losses(whole["whole", kind])
 
 
 GENERATE = Path(__file__).parents[1] / "unit" / "inference" / "generate_program.py"

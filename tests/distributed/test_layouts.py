@@ -15,22 +15,7 @@ from support.trained_together import TrainedTogether, selected
 from support.trained_weights import weights_apart
 from support.training import events, largest_difference, layout, losses, make_run, tiny_job, values
 
-from orchestrator.run_directory.rundir import RunDir
-
 pytestmark = [pytest.mark.distributed, pytest.mark.slow("each layout trains on real ranks")]
-
-
-@pytest.fixture(scope="module")
-def reference(ranks: Ranks, tmp_path_factory: pytest.TempPathFactory) -> RunDir:
-    job = tiny_job("one")
-    return ranks.must_train(make_run(tmp_path_factory.mktemp("reference"), job), job)
-
-
-def test_reference_learns(reference: RunDir) -> None:
-    curve = losses(reference)
-    assert list(curve) == list(range(1, 9))
-    assert 5.4 < curve[1] < 5.7, "random tokens start at ln(250) = 5.52"
-    assert values(reference, "train/grad_norm")[8] < values(reference, "train/grad_norm")[3]
 
 
 VARIANTS: dict[str, dict[str, Any]] = {
@@ -99,20 +84,34 @@ SPLITS: dict[str, dict[str, Any]] = {
     "delta": layout(tp=2, dp=2),
 }
 """How a variant is spread over ranks where that matters to it: a window over chunks, layers counted over stages."""
+BF16 = tiny_job(
+    "bf16",
+    precision={"dtype": "bf16"},
+    parallelism=layout(tp=2, sequence_parallel=True),
+    schedule={"train_iters": 3},
+)
 
 
 @pytest.fixture(scope="module")
 def trained(
     request: pytest.FixtureRequest, ranks: Ranks, tmp_path_factory: pytest.TempPathFactory
 ) -> TrainedTogether[tuple[str, str]]:
-    """Each variant at one rank and at two or more."""
-    jobs = {}
+    """Each variant at one rank and at two or more, and plain ones."""
+    jobs = {("reference", "one"): tiny_job("one"), ("bf16", "two"): BF16}
     for name in selected(request, "name"):
         split = SPLITS.get(name, layout(tp=2, sequence_parallel=True))
         for place, parallelism in (("one", {}), ("two", split)):
-            sections = {"batch": {"micro_batch_size": 4}, "schedule": {"train_iters": 4}}
+            sections = {"batch": {"micro_batch_size": 4}, "schedule": {"train_iters": 2, "lr_warmup_iters": 0}}
             jobs[name, place] = tiny_job(place, model=VARIANTS[name], parallelism=parallelism, **sections)
     return TrainedTogether(ranks, tmp_path_factory.mktemp("variants"), jobs)
+
+
+def test_reference_learns(trained: TrainedTogether[tuple[str, str]]) -> None:
+    reference = trained["reference", "one"]
+    curve = losses(reference)
+    assert list(curve) == list(range(1, 9))
+    assert 5.4 < curve[1] < 5.7, "random tokens start at ln(250) = 5.52"
+    assert values(reference, "train/grad_norm")[8] < values(reference, "train/grad_norm")[3]
 
 
 @pytest.mark.parametrize("name", VARIANTS)
@@ -145,15 +144,9 @@ def test_a_parallel_residual_learns(ranks: Ranks, real_text: list[str], tmp_path
     assert curve[60] < min(curve[1] - 2, entropy - 0.1)
 
 
-def test_bf16(ranks: Ranks, tmp_path: Path) -> None:
+def test_bf16(trained: TrainedTogether[tuple[str, str]]) -> None:
     """It trains on the CPU."""
-    job = tiny_job(
-        "bf16",
-        precision={"dtype": "bf16"},
-        parallelism=layout(tp=2, sequence_parallel=True),
-        schedule={"train_iters": 3},
-    )
-    run = ranks.must_train(make_run(tmp_path, job), job)
+    run = trained["bf16", "two"]
     assert losses(run)[3] < 5.7
     [started] = events(run, "started")
     assert started["world_size"] == 2

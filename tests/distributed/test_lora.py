@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -44,9 +45,16 @@ def adapted(name: str, source: RunDir, steps: int = STEPS, lora: dict[str, Any] 
     )
 
 
-def test_every_layout_learns_the_same_and_only_adapters_learn(ranks: Ranks, tmp_path: Path, source: RunDir) -> None:
+@pytest.fixture(scope="module")
+def alone(ranks: Ranks, tmp_path_factory: pytest.TempPathFactory, source: RunDir) -> RunDir:
     job = adapted("alone", source)
-    alone = ranks.must_train(make_run(tmp_path, job), job)
+    return ranks.must_train(make_run(tmp_path_factory.mktemp("alone"), job), job)
+
+
+def test_every_layout_learns_the_same_and_only_adapters_learn(
+    ranks: Ranks, tmp_path: Path, source: RunDir, alone: RunDir
+) -> None:
+    job = adapted("alone", source)
     start, end = values(alone, "validation/loss").values()
     assert start == pytest.approx(values(source, "validation/loss")[1], rel=1e-5)  # at first adapters add nothing
     assert abs(end - start) > 1e-3
@@ -89,13 +97,12 @@ program.train = train
 
 
 def test_merged_into_the_weights_they_do_the_same(
-    ranks: Ranks, tmp_path: Path, source: RunDir, inject: Callable[[str], Path]
+    ranks: Ranks, tmp_path: Path, source: RunDir, alone: RunDir, inject: Callable[[str], Path]
 ) -> None:
     """A checkpoint of one process, read under TP2, merged there and evaluated."""
-    job = adapted("merged", source, steps=3)
-    run = ranks.must_train(make_run(tmp_path, job), job)
+    run = RunDir(shutil.copytree(alone.path, tmp_path / "alone" / "run"))
     end = values(run, "validation/loss")[3]
-    spread = adapted("merged", source, steps=3, parallelism=layout(tp=2))
+    spread = adapted("alone", source, parallelism=layout(tp=2))
     make_run(tmp_path, spread)
     merged = ranks.must_train(run, spread, launch_id="second", inject=inject(MERGED))
     assert values(merged, "validation/loss")[3] == pytest.approx(end, rel=1e-5)

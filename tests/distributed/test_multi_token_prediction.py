@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 import torch
-from support.faults import CommandLine, Ranks
+from support.faults import UNSAVED, CommandLine, Ranks
 from support.matrix import FAMILIES
+from support.trained_together import TrainedTogether
 from support.trained_weights import BITWISE, weights_apart
 from support.training import events, largest_difference, layout, losses, make_run, tiny_job, values
 from torch.nn import functional
@@ -191,15 +192,17 @@ FULL = {"recompute_granularity": "full", "recompute_method": "uniform", "recompu
 
 def test_recomputed_and_without_logits_it_is_the_same(ranks: Ranks, tmp_path: Path) -> None:
     dropping = {"attention_dropout": 0.1, "hidden_dropout": 0.1}
-    kept, again = (
-        mtp_job(name, steps=2, model=dropping, runtime=runtime) for name, runtime in (("kept", {}), ("again", FULL))
-    )
-    assert ranks.losses_of(kept, tmp_path) == ranks.losses_of(again, tmp_path)
-    logits, joined = (
-        mtp_job(name, steps=2, runtime={"fused_linear_cross_entropy": joins})
-        for name, joins in (("logits", False), ("joined", True))
-    )
-    assert largest_difference(ranks.losses_of(logits, tmp_path), ranks.losses_of(joined, tmp_path)) < 1e-5
+    sections: dict[str, dict[str, Any]] = {
+        "kept": {"model": dropping},
+        "again": {"model": dropping, "runtime": FULL},
+        "logits": {"runtime": {"fused_linear_cross_entropy": False}},
+        "joined": {"runtime": {"fused_linear_cross_entropy": True}},
+    }
+    jobs = {name: mtp_job(name, steps=2, **each) for name, each in sections.items()}
+    trained = TrainedTogether(ranks, tmp_path, jobs, UNSAVED)
+    kept, again, logits, joined = (losses(trained[name]) for name in jobs)
+    assert kept == again
+    assert largest_difference(logits, joined) < 1e-5
 
 
 def test_weights_to_start_from_need_no_such_layers(ranks: Ranks, orchestrator: CommandLine, tmp_path: Path) -> None:

@@ -6,9 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.faults import Ranks
+from support.faults import UNSAVED, Ranks
+from support.trained_together import ResumedTogether, TrainedTogether, selected
 from support.trained_weights import OF_ADAM, OF_SGD, weights_apart
 from support.training import layout, losses, make_run, tiny_job, values
+
+from orchestrator.spec.job import JobSpec
 
 STEPS = 6
 SCHEDULE = {"train_iters": STEPS, "lr_warmup_iters": 1}
@@ -57,16 +60,44 @@ LAYOUTS = {
 }
 
 
+Trained = TrainedTogether[tuple[str, ...]]
+
+
+@pytest.fixture(scope="module")
+def trained(request: pytest.FixtureRequest, ranks: Ranks, tmp_path_factory: pytest.TempPathFactory) -> Trained:
+    """Of each optimizer one process's run and those at its layouts; of each resumption the first half."""
+    jobs: dict[tuple[str, ...], JobSpec] = {}
+    for name in selected(request, "name"):
+        for number, parallelism in enumerate((layout(), *LAYOUTS[name])):
+            batch = {"micro_batch_size": 4}
+            jobs["layout", name, str(number)] = tiny_job(name, **OPTIMIZERS[name], batch=batch, parallelism=parallelism)
+    jobs |= {("resumed", name): resumed_job(name, STEPS // 2) for name in selected(request, "resumed")}
+    jobs |= {("moved", name): moved_job(name, STEPS // 2) for name in selected(request, "moved")}
+    return TrainedTogether(ranks, tmp_path_factory.mktemp("trained"), jobs)
+
+
+@pytest.fixture(scope="module")
+def gone_on(request: pytest.FixtureRequest, ranks: Ranks, trained: Trained) -> ResumedTogether[tuple[str, ...]]:
+    """The second half of each resumption."""
+    jobs = {("resumed", name): resumed_job(name) for name in selected(request, "resumed")}
+    jobs |= {("moved", name): moved_job(name, at=1) for name in selected(request, "moved")}
+    return ResumedTogether(ranks, trained, jobs)
+
+
+@pytest.fixture(scope="module")
+def whole(request: pytest.FixtureRequest, ranks: Ranks, tmp_path_factory: pytest.TempPathFactory) -> Trained:
+    """Each resumption in one go."""
+    jobs = {("resumed", name): resumed_job(name) for name in selected(request, "resumed")}
+    jobs |= {("moved", name): moved_job(name) for name in selected(request, "moved")}
+    return TrainedTogether(ranks, tmp_path_factory.mktemp("whole"), jobs, UNSAVED)
+
+
 @pytest.mark.parametrize("name", LAYOUTS)
-def test_losses_and_norms_are_those_of_one_process(name: str, ranks: Ranks, tmp_path: Path) -> None:
+def test_losses_and_norms_are_those_of_one_process(name: str, trained: Trained) -> None:
     """The norm before clipping, too: it is over all stages and tensor ranks."""
-    sections = {**OPTIMIZERS[name], "batch": {"micro_batch_size": 4}}
-    job = tiny_job(name, **sections)
-    alone = ranks.must_train(make_run(tmp_path / "alone", job), job)
+    alone, *others = (trained["layout", name, str(number)] for number in range(1 + len(LAYOUTS[name])))
     assert values(alone, "train/loss")[STEPS] < values(alone, "train/loss")[1]
-    for number, parallelism in enumerate(LAYOUTS[name]):
-        spread_job = tiny_job(name, **sections, parallelism=parallelism)
-        spread = ranks.must_train(make_run(tmp_path / str(number), spread_job), spread_job)
+    for spread in others:
         for key in ("train/loss", "train/grad_norm"):
             assert values(spread, key) == pytest.approx(values(alone, key), rel=2e-5)
         assert weights_apart(alone, spread, LIMITS[name]) == {}
@@ -103,49 +134,47 @@ RESUMED = {
 SAME_DECAY = {"weight_decay_incr_style": "constant", "start_weight_decay": None, "end_weight_decay": None}
 
 
-@pytest.mark.parametrize("name", RESUMED)
-def test_resumption_is_bitwise(name: str, ranks: Ranks, tmp_path: Path) -> None:
-    """Half of the training, saved, and the rest: the losses of all of it in one go."""
+def resumed_job(name: str, steps: int = STEPS) -> JobSpec:
     kind, parallelism = RESUMED[name]
     sections = {**OPTIMIZERS[kind], "parallelism": parallelism}
     sections["optimizer"] = {**sections["optimizer"], **SAME_DECAY}  # it would follow the length of the training
-    job = tiny_job(name, **sections)
-    whole = ranks.losses_of(job, tmp_path / "whole")
-    schedule = {**sections["schedule"], "train_iters": STEPS // 2, "lr_decay_iters": STEPS}
-    run = make_run(tmp_path, tiny_job(name, **{**sections, "schedule": schedule}))
-    ranks.must_train(run, job)
-    make_run(tmp_path, job)
-    ranks.must_train(run, job, launch_id="second")
-    assert losses(run) == whole
+    sections["schedule"] = {**sections["schedule"], "train_iters": steps, "lr_decay_iters": STEPS}
+    return tiny_job(name, **sections)
 
 
-@pytest.mark.parametrize(
-    ("kind", "before", "after"),
-    [
-        ("muon", layout(dp=2), layout(tp=2)),
-        ("muon", layout(tp=2, use_distributed_optimizer=False), layout(pp=2, use_distributed_optimizer=False)),
-        ("muon-experts", layout(dp=2, expert_model_parallel_size=2), layout()),
-    ],
-)
-def test_muon_goes_on_at_another_layout(
-    kind: str, before: dict[str, Any], after: dict[str, Any], ranks: Ranks, tmp_path: Path
-) -> None:
-    sections = {**OPTIMIZERS[kind], "batch": {"micro_batch_size": 4}}
-    whole = ranks.losses_of(tiny_job(kind, **sections, parallelism=before), tmp_path / "whole")
-    schedule = {**SCHEDULE, "train_iters": STEPS // 2, "lr_decay_iters": STEPS}
-    first = tiny_job(kind, **{**sections, "schedule": schedule}, parallelism=before)
-    run = ranks.must_train(make_run(tmp_path, first), first)
-    second = tiny_job(kind, **sections, parallelism=after)
-    make_run(tmp_path, second)
-    ranks.must_train(run, second, launch_id="second")
-    assert losses(run) == pytest.approx(whole, rel=2e-5)
+@pytest.mark.parametrize("resumed", RESUMED)
+def test_resumption_is_bitwise(resumed: str, whole: Trained, gone_on: ResumedTogether[tuple[str, ...]]) -> None:
+    """Half of the training, saved, and the rest: the losses of all of it in one go."""
+    assert losses(gone_on["resumed", resumed]) == losses(whole["resumed", resumed])
+
+
+MOVED = {
+    "to-tensor-parallel": ("muon", layout(dp=2), layout(tp=2)),
+    "to-pipeline": (
+        "muon",
+        layout(tp=2, use_distributed_optimizer=False),
+        layout(pp=2, use_distributed_optimizer=False),
+    ),
+    "experts-to-one": ("muon-experts", layout(dp=2, expert_model_parallel_size=2), layout()),
+}
+
+
+def moved_job(name: str, steps: int = STEPS, at: int = 0) -> JobSpec:
+    kind, *layouts = MOVED[name]
+    schedule = {**SCHEDULE, "train_iters": steps, "lr_decay_iters": STEPS}
+    sections = {**OPTIMIZERS[kind], "batch": {"micro_batch_size": 4}, "schedule": schedule}
+    return tiny_job(kind, **sections, parallelism=layouts[at])
+
+
+@pytest.mark.parametrize("moved", MOVED)
+def test_muon_goes_on_at_another_layout(moved: str, whole: Trained, gone_on: ResumedTogether[tuple[str, ...]]) -> None:
+    assert losses(gone_on["moved", moved]) == pytest.approx(losses(whole["moved", moved]), rel=2e-5)
 
 
 def test_muon_learns_more_in_a_step_than_adam(real_text: list[str], ranks: Ranks, tmp_path: Path) -> None:
     """At the same rate: its updates are as large."""
-    ends = {}
-    for name in ("adam", "muon"):
-        job = tiny_job(
+    jobs = {
+        name: tiny_job(
             name,
             model={"hidden_size": 64, "seq_length": 64, "activation": "swiglu", "vocab_size": None},
             data={"random_tokens": False, "blend": [{"path": real_text[0]}], "split": "1,0,0"},
@@ -153,7 +182,11 @@ def test_muon_learns_more_in_a_step_than_adam(real_text: list[str], ranks: Ranks
             optimizer={"name": name, "lr": 3e-3},
             schedule={"train_iters": 40, "lr_warmup_iters": 5},
         )
-        curve = losses(ranks.must_train(make_run(tmp_path, job), job))
+        for name in ("adam", "muon")
+    }
+    learners, ends = TrainedTogether(ranks, tmp_path, jobs, UNSAVED), {}
+    for name in jobs:
+        curve = losses(learners[name])
         ends[name] = sum(curve[step] for step in range(31, 41)) / 10
     assert ends["muon"] < ends["adam"] - 0.05
 

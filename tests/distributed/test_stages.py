@@ -8,15 +8,16 @@ from typing import Any
 
 import pytest
 from support.faults import Ranks
+from support.trained_together import ResumedTogether, TrainedTogether, selected
 from support.trained_weights import weights_apart
-from support.training import events, largest_difference, layout, losses, make_run, tiny_job, values
+from support.training import events, largest_difference, layout, losses, tiny_job, values
 
 from orchestrator.planning.plan import make_plan
-from orchestrator.run_directory.rundir import RunDir
 from orchestrator.spec.job import JobSpec
 
 pytestmark = [pytest.mark.distributed, pytest.mark.slow("each layout trains on real ranks")]
 
+STEPS = 2
 COUNTS = """
 import json
 from orchestrator.runtime import startup
@@ -29,13 +30,13 @@ startup.parameter_count = parameter_count
 """
 
 
-def job(name: str, parallelism: dict[str, Any]) -> JobSpec:
+def job(name: str, parallelism: dict[str, Any], steps: int = STEPS) -> JobSpec:
     return tiny_job(
         name,
         model={"num_layers": 6, "hidden_size": 32, "seq_length": 32},
         batch={"micro_batch_size": 2},
         parallelism=parallelism,
-        schedule={"train_iters": 4, "lr_warmup_iters": 1},
+        schedule={"train_iters": steps, "lr_decay_iters": STEPS, "lr_warmup_iters": 0},
     )
 
 
@@ -44,12 +45,6 @@ def counting(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("injected") / "counting.py"
     path.write_text(f'import os, sys\nRANK = os.environ["RANK"]\n{COUNTS}')
     return path
-
-
-@pytest.fixture(scope="module")
-def reference(ranks: Ranks, tmp_path_factory: pytest.TempPathFactory) -> RunDir:
-    alone = job("one", {})
-    return ranks.must_train(make_run(tmp_path_factory.mktemp("reference"), alone), alone)
 
 
 LAYOUTS: dict[str, tuple[dict[str, Any], list[list[int]]]] = {
@@ -68,23 +63,34 @@ LAYOUTS: dict[str, tuple[dict[str, Any], list[list[int]]]] = {
 }
 
 
+@pytest.fixture(scope="module")
+def trained(
+    request: pytest.FixtureRequest, ranks: Ranks, counting: Path, tmp_path_factory: pytest.TempPathFactory
+) -> TrainedTogether[str]:
+    """Half a training at each layout, and all of it in one process."""
+    jobs = {"one": job("one", {})}
+    jobs |= {name: job(name, LAYOUTS[name][0], STEPS // 2) for name in selected(request, "name")}
+    return TrainedTogether(ranks, tmp_path_factory.mktemp("trained"), jobs, counting)
+
+
+@pytest.fixture(scope="module")
+def gone_on(request: pytest.FixtureRequest, ranks: Ranks, trained: TrainedTogether[str]) -> ResumedTogether[str]:
+    """The other halves in one process."""
+    return ResumedTogether(ranks, trained, {name: job(name, {}) for name in selected(request, "name")})
+
+
 @pytest.mark.parametrize("name", LAYOUTS)
-def test_layout(name: str, ranks: Ranks, reference: RunDir, counting: Path, tmp_path: Path) -> None:
+def test_layout(name: str, trained: TrainedTogether[str], gone_on: ResumedTogether[str]) -> None:
     """Trained in part, saved, and trained on in one process; each rank holds what the plan says."""
     parallelism, layers = LAYOUTS[name]
-    before, after = job(name, parallelism), job(name, {})
-    run = make_run(tmp_path, before)
-    run.stop_file.write_text("{}")
-    ranks.must_train(run, before, inject=counting)
-    plan = make_plan(before)
+    reference, run = trained["one"], gone_on[name]
+    plan = make_plan(job(name, parallelism))
     planned = [rank.parameters for rank in plan.parameters.per_rank]
     built = [json.loads((run.path / f"built-{rank}.json").read_text()) for rank in range(len(layers))]
     assert built == [[count, held] for count, held in zip(planned, layers, strict=True)]
     assert [[chunk.last - chunk.first + 1 for chunk in chunks] for chunks in plan.topology.stages] == layers
-    run.stop_file.unlink()
-    ranks.must_train(make_run(tmp_path, after), after, launch_id="second")
     [resumed] = events(run, "resumed")
-    assert 0 < resumed["iteration"] < after.schedule.train_iters
+    assert resumed["iteration"] == STEPS // 2
     assert largest_difference(losses(reference), losses(run)) < 1e-5
     assert largest_difference(values(reference, "train/grad_norm"), values(run, "train/grad_norm")) < 1e-4
     assert weights_apart(reference, run) == {}

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
-import sys
-import sysconfig
 from collections.abc import Callable
 from pathlib import Path
 from statistics import mean
@@ -13,7 +10,9 @@ from typing import Any
 
 import pytest
 import torch
-from support.faults import PATIENCE, UNSAVED, Ranks
+from support.faults import UNSAVED, Ranks
+from support.fixtures import tokenized
+from support.trained_together import TrainedTogether, selected
 from support.trained_weights import BITWISE, weights_apart
 from support.training import events, largest_difference, layout, losses, make_run, tiny_job, values
 
@@ -36,12 +35,7 @@ MODEL: dict[str, Any] = {
 @pytest.fixture(scope="module")
 def sentences(tmp_path_factory: pytest.TempPathFactory) -> str:
     """Prefix of an indexed data set of sentences: a package of Python's standard library, as bytes."""
-    library, prefix = Path(sysconfig.get_path("stdlib")), tmp_path_factory.mktemp("text") / "json"
-    command = [sys.executable, "-m", "orchestrator", "data", "tokenize", str(library / "json"), "--split-sentences"]
-    command += ["--output-prefix", str(prefix), "--tokenizer-type", "byte_level", "--workers", "1"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
-    assert done.returncode == 0, done.stderr
-    return str(prefix)
+    return tokenized("json", tmp_path_factory.mktemp("text") / "json", "--split-sentences")
 
 
 def t5_job(name: str, prefix: str, **sections: Any) -> JobSpec:
@@ -61,18 +55,42 @@ def t5_job(name: str, prefix: str, **sections: Any) -> JobSpec:
     return tiny_job(name, **{**given, "model": {**MODEL, **sections.get("model", {})}})
 
 
-@pytest.fixture(scope="module")
-def reference(ranks: Ranks, sentences: str, tmp_path_factory: pytest.TempPathFactory) -> RunDir:
-    job = t5_job("one", sentences, checkpoint={"save_interval": STEPS // 2})
-    return ranks.must_train(make_run(tmp_path_factory.mktemp("reference"), job), job)
-
-
 RECOMPUTED = {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1}
 LAYOUTS: dict[str, dict[str, Any]] = {
     "tp2-sp": {"parallelism": layout(tp=2, sequence_parallel=True), "runtime": {"recompute_granularity": "selective"}},
     "pp2": {"parallelism": layout(pp=2), "runtime": RECOMPUTED},
     "pp4": {"parallelism": layout(pp=4), "checkpoint": {"save_interval": STEPS // 2}},
 }
+
+
+POSITIONS = ("learned_absolute", "rope")
+SHORT: dict[str, Any] = {"schedule": {"train_iters": 3, "lr_warmup_iters": 1}, "optimizer": {"lr": 1e-2}}
+MEANS = {"micro_batch_size": 2, "calculate_per_token_loss": False}
+OTHER_MEANS: dict[str, dict[str, Any]] = {
+    "means-one": {"batch": MEANS, **SHORT},
+    "means-two": {"batch": MEANS, "parallelism": layout(dp=2), **SHORT},
+    "per-token": {"batch": {"micro_batch_size": 2}, **SHORT},
+}
+Trained = TrainedTogether[str]
+
+
+@pytest.fixture(scope="module")
+def trained(
+    request: pytest.FixtureRequest, ranks: Ranks, sentences: str, tmp_path_factory: pytest.TempPathFactory
+) -> Trained:
+    """The reference in one process, each layout's run, and those of other positions and means."""
+    sections = {"one": {"checkpoint": {"save_interval": STEPS // 2}}, **OTHER_MEANS}
+    sections |= {name: LAYOUTS[name] for name in selected(request, "name")}
+    for positions in selected(request, "positions"):
+        model = {"position_embedding_type": positions, "normalization": "LayerNorm", "add_bias_linear": True}
+        sections |= {f"{positions}-{pp}": {"model": model, "parallelism": layout(pp=pp)} for pp in (1, 2)}
+    jobs = {name: t5_job(name, sentences, **each) for name, each in sections.items()}
+    return TrainedTogether(ranks, tmp_path_factory.mktemp("trained"), jobs)
+
+
+@pytest.fixture(scope="module")
+def reference(trained: Trained) -> RunDir:
+    return trained["one"]
 
 
 def rest_from(start: RunDir, ranks: Ranks, job: JobSpec, folder: Path) -> RunDir:
@@ -84,10 +102,9 @@ def rest_from(start: RunDir, ranks: Ranks, job: JobSpec, folder: Path) -> RunDir
 
 
 @pytest.mark.parametrize("name", LAYOUTS)
-def test_layout(name: str, ranks: Ranks, reference: RunDir, sentences: str, tmp_path: Path) -> None:
+def test_layout(name: str, ranks: Ranks, trained: Trained, reference: RunDir, sentences: str, tmp_path: Path) -> None:
     """The encoder on the first stages, the decoder on the others; with recomputation. Without: test_matrix.py."""
-    job = t5_job(name, sentences, **LAYOUTS[name])
-    run = ranks.must_train(make_run(tmp_path, job), job)
+    job, run = t5_job(name, sentences, **LAYOUTS[name]), trained[name]
     assert largest_difference(losses(reference), losses(run)) < 1e-5
     assert largest_difference(values(reference, "train/grad_norm"), values(run, "train/grad_norm")) < 1e-4
     # Every stage of a half has a copy, and gradients of all of them are summed. Losses do not tell, so early.
@@ -114,28 +131,18 @@ def test_resume_is_bitwise(ranks: Ranks, reference: RunDir, sentences: str, tmp_
     assert weights_apart(reference, rest, BITWISE) == {}
 
 
-@pytest.mark.parametrize("positions", ["learned_absolute", "rope"])
-def test_other_positions(positions: str, ranks: Ranks, sentences: str, tmp_path: Path) -> None:
-    model = {"position_embedding_type": positions, "normalization": "LayerNorm", "add_bias_linear": True}
-    short = {"schedule": {"train_iters": 2, "lr_warmup_iters": 0}, "model": model}
-    one, two = (
-        ranks.undisturbed(t5_job(name, sentences, **short, parallelism=layout(pp=pp)), tmp_path)
-        for name, pp in (("one", 1), ("two", 2))
-    )
+@pytest.mark.parametrize("positions", POSITIONS)
+def test_other_positions(positions: str, trained: Trained) -> None:
+    one, two = (trained[f"{positions}-{pp}"] for pp in (1, 2))
     assert largest_difference(losses(one), losses(two)) < 1e-5
     assert weights_apart(one, two) == {}
 
 
-def test_means_of_micro_batches(ranks: Ranks, sentences: str, tmp_path: Path) -> None:
+def test_means_of_micro_batches(trained: Trained) -> None:
     """As Megatron-LM has it without --calculate-per-token-loss: the same over two replicas, and another training than
     with a loss per token, whose first loss it reports all the same.
     """
-    short: dict[str, Any] = {"schedule": {"train_iters": 3, "lr_warmup_iters": 1}, "optimizer": {"lr": 1e-2}}
-    means = {"micro_batch_size": 2, "calculate_per_token_loss": False}
-    one, two, per_token = (
-        ranks.undisturbed(t5_job(name, sentences, **short, batch=batch, parallelism=layout(dp=dp)), tmp_path)
-        for name, batch, dp in (("one", means, 1), ("two", means, 2), ("tokens", {"micro_batch_size": 2}, 1))
-    )
+    one, two, per_token = (trained[name] for name in OTHER_MEANS)
     assert largest_difference(losses(one), losses(two)) < 1e-5
     assert weights_apart(one, two) == {}
     assert losses(one)[1] == pytest.approx(losses(per_token)[1], rel=1e-6)
@@ -189,7 +196,7 @@ def test_it_learns_real_text(ranks: Ranks, sentences: str, tmp_path: Path) -> No
     job = t5_job(
         "learns",
         sentences,
-        model={"hidden_size": 64},
+        model={"num_layers": 1, "hidden_size": 64},
         batch={"micro_batch_size": 16, "global_batch_size": 16},
         optimizer={"lr": 6e-3},
         schedule={"train_iters": 150, "lr_warmup_iters": 15},

@@ -10,6 +10,7 @@ import pytest
 from support.evaluating import evaluate, moved
 from support.examples import write_mnli, write_race
 from support.faults import UNSAVED, CommandLine, Ranks
+from support.trained_together import TrainedTogether, selected
 from support.training import events, largest_difference, layout, losses, make_run, tiny_job, values
 
 from orchestrator.planning.parameters import parameters
@@ -64,19 +65,32 @@ def reference(
     ranks: Ranks, files: dict[str, dict[str, Any]], tmp_path_factory: pytest.TempPathFactory
 ) -> dict[str, RunDir]:
     """One process's run of each task."""
-    folder = tmp_path_factory.mktemp("reference")
     jobs = {name: task_job(name, task) for name, task in files.items()}
-    return {name: ranks.must_train(make_run(folder, job), job) for name, job in jobs.items()}
+    trained = TrainedTogether(ranks, tmp_path_factory.mktemp("reference"), jobs)
+    return {name: trained[name] for name in jobs}
+
+
+@pytest.fixture(scope="module")
+def spread(
+    request: pytest.FixtureRequest,
+    ranks: Ranks,
+    files: dict[str, dict[str, Any]],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> TrainedTogether[str]:
+    """The run at each layout."""
+    names = selected(request, "name")
+    jobs = {name: task_job(name, files["mnli"], parallelism=LAYOUTS[name]) for name in names}
+    return TrainedTogether(ranks, tmp_path_factory.mktemp("spread"), jobs, UNSAVED)
 
 
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_layouts(
-    name: str, ranks: Ranks, reference: dict[str, RunDir], files: dict[str, dict[str, Any]], tmp_path: Path
+    name: str, spread: TrainedTogether[str], reference: dict[str, RunDir], files: dict[str, dict[str, Any]]
 ) -> None:
     """Those of MNLI; RACE's are in test_matrix.py. Accuracies are equal to the last digit: they are counted, over every
     example that is held out and no other."""
     job = task_job(name, files["mnli"], parallelism=LAYOUTS[name])
-    run, alone = ranks.must_train(make_run(tmp_path, job), job, inject=UNSAVED), reference["mnli"]
+    run, alone = spread[name], reference["mnli"]
     for key in ("train/loss", "validation/loss", "validation/dev_2.tsv/loss", "validation/dev_3.tsv/loss"):
         assert largest_difference(values(alone, key), values(run, key)) < 1e-5, key
     for key in ("train/accuracy", "validation/accuracy"):

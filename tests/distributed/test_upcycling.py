@@ -15,8 +15,9 @@ from orchestrator.conversion.tensors.stored_weights import StoredWeights
 from orchestrator.run_directory.checkpoints.commit_markers import committed
 from orchestrator.run_directory.rundir import RunDir
 from orchestrator.spec.loading import load_resolved
+from tests.unit.conversion import families
+from tests.unit.conversion.upcycled_export import compared
 
-CONVERSION = Path(__file__).parents[1] / "unit" / "conversion"
 DENSE: dict[str, Any] = {
     **{"activation": "swiglu", "normalization": "RMSNorm", "add_bias_linear": False, "ffn_hidden_size": 48},
     "untie_embeddings_and_output_weights": True,
@@ -160,9 +161,9 @@ def test_what_does_not_fit_is_refused(
 
 
 @pytest.fixture(scope="module")
-def mistral(ranks: Ranks, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def mistral(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("mistral")
-    ranks.program(CONVERSION, "families_program", "make", folder, "mistral")
+    families.make(folder, "mistral")
     return folder / "mistral"
 
 
@@ -177,6 +178,6 @@ def test_a_mistral_becomes_a_mixtral(ranks: Ranks, mistral: Path) -> None:
         checkpoint={"pretrained": str(mistral / "run"), "upcycle": True},
     )
     run = ranks.must_train(make_run(mistral, job), job)
-    said = json.loads(ranks.program(CONVERSION, "upcycled_program", mistral / "theirs", run.path))
+    said = compared(mistral / "theirs", run)
     assert said["type"] == "mixtral"
     assert said["apart"] < 1e-5 * said["spread"]

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from support.faults import PATIENCE
+from support.made_once import made_once
 
 
 @pytest.fixture
@@ -34,16 +35,23 @@ def inject(tmp_path: Path) -> Callable[[str], Path]:
 
 
 @pytest.fixture(scope="session")
-def real_text(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+def real_text(shared_folder: Path) -> list[str]:
     """Prefixes of two indexed data sets: parts of the source of Python's standard library, as bytes."""
-    folder = tmp_path_factory.mktemp("text")
-    return [tokenized(package, folder / package, "--append-eod") for package in ("json", "email")]
+    packages = ("json", "email")
+    folder = made_once(
+        shared_folder / "text",
+        lambda folder: [tokenized(package, folder / package, "--append-eod") for package in packages],
+    )
+    return [str(folder / package) for package in packages]
 
 
 @pytest.fixture(scope="session")
-def real_sentences(tmp_path_factory: pytest.TempPathFactory) -> str:
+def real_sentences(shared_folder: Path) -> str:
     """Prefix of an indexed data set of sentences: the same kind of text, as bytes."""
-    return tokenized("email", tmp_path_factory.mktemp("sentences") / "email", "--split-sentences")
+    folder = made_once(
+        shared_folder / "sentences", lambda folder: tokenized("email", folder / "email", "--split-sentences")
+    )
+    return str(folder / "email")
 
 
 PACKAGES = ("asyncio", "email", "multiprocessing", "unittest", "xml")

@@ -1,4 +1,8 @@
-"""Jobs of a file's tests that are trained one after the other in the same processes: `Ranks.train_several`."""
+"""Jobs of a file's tests that are trained one after the other in the same processes: `Ranks.train_several`.
+
+What goes on from a checkpoint does so in other processes than those that saved it: a state that were not restored might
+still be there.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +14,8 @@ import pytest
 
 from orchestrator.run_directory.rundir import RunDir
 from orchestrator.spec.job import JobSpec
-from support.faults import Ranks
+from support.faults import PATIENCE, SEVERAL_JOBS, Ranks
+from support.ranks import free_port
 from support.training import is_completed, logs, make_run
 
 Key = TypeVar("Key")
@@ -42,4 +47,24 @@ class TrainedTogether(Generic[Key]):
             self._ranks.train_several(runs, size, inject=self._inject)
         run = self._runs[key]
         assert is_completed(run, size), logs(run)
+        return run
+
+
+class ResumedTogether(Generic[Key]):
+    """resumed[key] -> a run of `trained` that has gone on as another job. With the first, all of as many ranks do."""
+
+    def __init__(self, ranks: Ranks, trained: TrainedTogether[Key], jobs: Mapping[Key, JobSpec]) -> None:
+        self._ranks, self._trained, self._jobs = ranks, trained, jobs
+        self._resumed: dict[Key, RunDir] = {}
+
+    def __getitem__(self, key: Key) -> RunDir:
+        size = self._jobs[key].world_size
+        if key not in self._resumed:
+            jobs = {each: job for each, job in self._jobs.items() if job.world_size == size}
+            self._resumed |= {each: make_run(self._trained[each].path.parents[1], job) for each, job in jobs.items()}
+            first, *more = [word for each in jobs for word in (str(free_port()), str(self._resumed[each].path))]
+            start = self._ranks.starter.start
+            start(Path(first), size, *more, program=SEVERAL_JOBS, launch_id="second").wait(PATIENCE + 10 * len(jobs))
+        run = self._resumed[key]
+        assert is_completed(run, size, "second"), logs(run)
         return run

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import native_images
 import transformers
+
+from tests.unit.conversion import native_images
 
 VOCAB, LENGTH, NEW = 101, 16, 6
 SIZES = {

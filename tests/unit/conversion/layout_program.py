@@ -91,7 +91,7 @@ def main() -> int:
 
 
 def _greedy(network: Network, length: int, home: Path) -> torch.Tensor:
-    """As `families_program.greedy`, with a cache: [2, length]."""
+    """As `families.greedy`, with a cache: [2, length]."""
     runner, tokens = DecoderRunner(network), torch.arange(32).reshape(2, 16) * 7 % 101
     vision, seen = network.job.model.vision, None
     if vision is not None:
@@ -130,7 +130,7 @@ def _written(network: Network, home: Path) -> torch.Tensor:
 
 
 def _logits(module: Any, model: ModelSpec, home: Path) -> torch.Tensor:
-    """As `families_program.logits` has those of transformers."""
+    """As `families.logits` has those of transformers."""
     tokens = torch.arange(32).reshape(2, 16) * 7 % 101
     if model.architecture == "bert":
         types = tokens % min(model.tokentypes, 2) if model.tokentypes else None

@@ -1,20 +1,14 @@
 """Models of transformers with the layers by which they predict further tokens, which it loads for generation alone:
-`make FOLDER` saves and imports them as `families_program` does others, `check FOLDER` compares what became of them.
+`make` saves and imports them as families.py does others, `check` compares what became of them.
 """
 
 from __future__ import annotations
 
-import json
-import sys
-import warnings
 from pathlib import Path
 from typing import Any
 
-import qwen_next_head
 import torch
 import transformers
-from families_configurations import DELTA, FEW_EXPERTS, GROUPED_EXPERTS, LATENT_EXPERTS, SIZES
-from families_program import ids, logits
 from safetensors.torch import load_file, save_file
 from transformers.modeling_layers import MtpModel
 
@@ -27,6 +21,9 @@ from orchestrator.conversion.hugging_face.hf_import import import_weights
 from orchestrator.run_directory.rundir import RunDir
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import dump_resolved, load_resolved
+from tests.unit.conversion import qwen_next_head
+from tests.unit.conversion.families import ids, logits, transformers_alone
+from tests.unit.conversion.families_configurations import DELTA, FEW_EXPERTS, GROUPED_EXPERTS, LATENT_EXPERTS, SIZES
 
 CONFIGURATIONS = {
     "deepseek-v3": transformers.DeepseekV3Config(**LATENT_EXPERTS, first_k_dense_replace=1, num_mtp_layers=1),
@@ -40,8 +37,8 @@ CONFIGURATIONS = {
 }
 
 
+@transformers_alone()
 def make(folder: Path) -> None:
-    torch.manual_seed(1)
     for name, config in CONFIGURATIONS.items():
         theirs = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager").eval()
         randomize(theirs)
@@ -131,6 +128,7 @@ def further_logits(theirs: Any, further: Any) -> list[torch.Tensor]:
     return found
 
 
+@transformers_alone()
 def check(folder: Path) -> dict[str, dict[str, Any]]:
     found: dict[str, dict[str, Any]] = {}
     for name in CONFIGURATIONS:
@@ -155,13 +153,3 @@ def check(folder: Path) -> dict[str, dict[str, Any]]:
         entry["texts"] = [text for path in sorted(home.glob("texts-*.pt")) for text in torch.load(path)]
         found[name] = entry
     return found
-
-
-if __name__ == "__main__":
-    warnings.simplefilter("ignore")
-    transformers.logging.set_verbosity_error()
-    torch.set_num_threads(1)
-    if sys.argv[1] == "make":
-        make(Path(sys.argv[2]))
-    else:
-        print(json.dumps(check(Path(sys.argv[2]))))

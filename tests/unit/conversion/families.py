@@ -1,5 +1,5 @@
 """Models of transformers with random weights: `make` saves and imports them, all or those that are named; `check`
-compares what was exported.
+compares what was exported. They run in the tests' own process, which has imported transformers for others anyway.
 
 Both work on a folder of folders, one for each family: `theirs`, `run`, `logits.pt`, of decoders `greedy.pt`, and for
 each layout `out-LAYOUT`.
@@ -8,15 +8,14 @@ each layout `out-LAYOUT`.
 from __future__ import annotations
 
 import json
-import sys
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import native_images
 import torch
 import transformers
-from families_configurations import LENGTH, NEW, VOCAB, configurations
 from safetensors.torch import load_file, save_file
 from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 
@@ -28,6 +27,22 @@ from orchestrator.conversion.hugging_face.hf_import import import_weights
 from orchestrator.run_directory.rundir import RunDir
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import dump_resolved, load_resolved
+from tests.unit.conversion import native_images
+from tests.unit.conversion.families_configurations import LENGTH, NEW, VOCAB, configurations
+
+
+@contextmanager
+def transformers_alone() -> Iterator[None]:
+    """With random numbers of its own, and without what transformers warns of."""
+    said = transformers.logging.get_verbosity()
+    with warnings.catch_warnings(), torch.random.fork_rng(devices=[]):
+        warnings.simplefilter("ignore")
+        transformers.logging.set_verbosity_error()
+        torch.manual_seed(1)
+        try:
+            yield
+        finally:
+            transformers.logging.set_verbosity(said)
 
 
 def auto(config: Any) -> Any:
@@ -83,6 +98,16 @@ def greedy(model: Any) -> torch.Tensor:
     return tokens
 
 
+@transformers_alone()
+def written(folder: Path, prompt: str) -> tuple[str, torch.dtype]:
+    """The 20 tokens or fewer that a decoder of a folder finds most likely after a text, and what it computes in."""
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    words = tokenizer(prompt, return_tensors="pt", add_special_tokens=False)
+    tokens = model.generate(**words, do_sample=False, max_new_tokens=20)[0, words.input_ids.size(1) :]
+    return tokenizer.decode(tokens, skip_special_tokens=True), model.dtype
+
+
 def ids() -> torch.Tensor:
     """Tokens [2, s]."""
     return torch.arange(2 * LENGTH).reshape(2, LENGTH) * 7 % VOCAB
@@ -123,9 +148,9 @@ def scaled(pixels: torch.Tensor, encoder: str) -> torch.Tensor:
     return (pixels / 255 - mean) / deviation
 
 
+@transformers_alone()
 def make(folder: Path, *names: str) -> None:
     """Save the models, and import each as a run."""
-    torch.manual_seed(1)
     for name, config in configurations().items():
         if names and name not in names:
             continue
@@ -221,6 +246,7 @@ def _made(folder: Path) -> Path:
     return folder
 
 
+@transformers_alone()
 def check(folder: Path) -> dict[str, dict[str, Any]]:
     """For each family and each layout's checkpoint: whether the weights are bitwise those that came, and for one
     export the largest difference of the logits that AutoModelForCausalLM computes from it, and of ours.
@@ -275,13 +301,3 @@ def _as_written(name: str, came: dict[str, torch.Tensor]) -> dict[str, torch.Ten
 
 def _weights(folder: Path) -> dict[str, torch.Tensor]:
     return {key: value for file in folder.glob("*.safetensors") for key, value in load_file(file).items()}
-
-
-if __name__ == "__main__":
-    warnings.simplefilter("ignore")
-    transformers.logging.set_verbosity_error()
-    torch.set_num_threads(1)
-    if sys.argv[1] == "make":
-        make(Path(sys.argv[2]), *sys.argv[3:])
-    else:
-        print(json.dumps(check(Path(sys.argv[2]))))

@@ -1,37 +1,25 @@
-"""Runs with adapters, exported with them in the weights and as PEFT's.
-
-FOLDER/FAMILY/theirs is what they began from, FOLDER/FAMILY/LAYOUT/run each a run. Prints JSON, of each run what
-`exported` and `generated` find.
-"""
+"""Runs with adapters, exported with them in the weights and as PEFT's."""
 
 from __future__ import annotations
 
 import json
-import sys
-import warnings
 from pathlib import Path
 from typing import Any
 
 import torch
 import transformers
-from families_program import ids
-from families_program import logits as logits_of
 from safetensors.torch import load_file
 
-from orchestrator.inference import load
-
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore")
-    from orchestrator.conversion.hugging_face.hf_export import export
-    from orchestrator.conversion.hugging_face.peft import export_adapter
-    from orchestrator.run_directory.checkpoints.commit_markers import committed
-    from orchestrator.run_directory.rundir import RunDir
-    from orchestrator.spec.loading import load_resolved
-
-PROJECTIONS = ("self_attn.o_proj.weight", "attn.c_proj.weight")
-"""Ends of the names of matrices that lie there as they do here, but for GPT-2's, which are transposed."""
+from orchestrator.conversion.hugging_face.hf_export import export
+from orchestrator.conversion.hugging_face.peft import export_adapter
+from orchestrator.run_directory.checkpoints.commit_markers import committed
+from orchestrator.run_directory.rundir import RunDir
+from orchestrator.spec.loading import load_resolved
+from tests.unit.conversion.families import logits as logits_of
+from tests.unit.conversion.families import transformers_alone
 
 
+@transformers_alone()
 def exported(run: RunDir, theirs: Path) -> dict[str, Any]:
     """Both ways, and what transformers and PEFT make of them. Largest differences, in the units of the numbers."""
     checkpoint, job = committed(run)[-1].path, load_resolved(run.resolved())
@@ -48,20 +36,6 @@ def exported(run: RunDir, theirs: Path) -> dict[str, Any]:
     files = len(list(merged.glob("*.safetensors")))
     moved = (found - before).abs().max().item()
     return {"files": files, "moved": moved, "spread": spread, "adapter": max(apart), "config": config}
-
-
-def generated(run: RunDir) -> dict[str, Any]:
-    """How far our logits are from those of the export, and which of its matrices are the merged ones, bitwise."""
-    weights = {
-        key: value for file in (run.path / "merged").glob("*.safetensors") for key, value in load_file(file).items()
-    }
-    with load(run.path) as model:
-        apart = (model.logits(ids().tolist()).float() - torch.load(run.path / "logits.pt")).abs().max().item()
-        ours = [layer.self_attention.linear_proj.weight for layer in model.network.module.decoder.layers]
-        flips = model.job.model.position_embedding_type == "learned_absolute"
-        theirs = [weights[name] for name in sorted(weights) if name.endswith(PROJECTIONS)]
-        pairs = zip(ours, theirs, strict=True)
-        return {"logits": apart, "same": [torch.equal(one, other.t() if flips else other) for one, other in pairs]}
 
 
 def _model(folder: Path) -> Any:
@@ -104,18 +78,3 @@ def _put_over_experts(experts: Any, name: str, adapter: dict[str, torch.Tensor],
                 place[expert] += (b.float() @ a.float()) * (config["lora_alpha"] / config["r"])
             chosen += 1
     return chosen
-
-
-def main() -> None:
-    warnings.simplefilter("ignore")
-    transformers.logging.set_verbosity_error()
-    torch.set_num_threads(1)
-    folder = Path(sys.argv[1])
-    runs = {str(path.parent.relative_to(folder)): RunDir(path) for path in sorted(folder.glob("*/*/run"))}
-    # Theirs first: what a process sets up for megatron-core is not to be in the way of transformers.
-    found = {name: exported(run, folder / Path(name).parent / "theirs") for name, run in runs.items()}
-    print(json.dumps({name: entry | generated(runs[name]) for name, entry in found.items()}))
-
-
-if __name__ == "__main__":
-    main()

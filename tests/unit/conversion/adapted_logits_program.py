@@ -1,0 +1,48 @@
+"""Runs with adapters as `orchestrator.inference` has them, beside their exports (exported_adapters.py).
+
+FOLDER/FAMILY/LAYOUT/run is each a run. Prints JSON, of each run what `generated` finds.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import warnings
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file
+
+from orchestrator.inference import load
+from orchestrator.run_directory.rundir import RunDir
+
+PROJECTIONS = ("self_attn.o_proj.weight", "attn.c_proj.weight")
+"""Ends of the names of matrices that lie there as they do here, but for GPT-2's, which are transposed."""
+
+
+def generated(run: RunDir) -> dict[str, Any]:
+    """How far our logits are from those of the export, and which of its matrices are the merged ones, bitwise."""
+    weights = {
+        key: value for file in (run.path / "merged").glob("*.safetensors") for key, value in load_file(file).items()
+    }
+    tokens = torch.arange(32).reshape(2, 16) * 7 % 101  # those of `families.logits`
+    with load(run.path) as model:
+        apart = (model.logits(tokens.tolist()).float() - torch.load(run.path / "logits.pt")).abs().max().item()
+        ours = [layer.self_attention.linear_proj.weight for layer in model.network.module.decoder.layers]
+        flips = model.job.model.position_embedding_type == "learned_absolute"
+        theirs = [weights[name] for name in sorted(weights) if name.endswith(PROJECTIONS)]
+        pairs = zip(ours, theirs, strict=True)
+        return {"logits": apart, "same": [torch.equal(one, other.t() if flips else other) for one, other in pairs]}
+
+
+def main() -> None:
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(1)
+    folder = Path(sys.argv[1])
+    runs = {str(path.parent.relative_to(folder)): RunDir(path) for path in sorted(folder.glob("*/*/run"))}
+    print(json.dumps({name: generated(run) for name, run in runs.items()}))
+
+
+if __name__ == "__main__":
+    main()
