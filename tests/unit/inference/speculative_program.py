@@ -19,13 +19,13 @@ from orchestrator.self_contained_checkpoints import Weights
 from orchestrator.spec.loading import load_resolved
 
 LISTS = [[7], [150, 151], [1, 2, 3, 4, 5], [3, 1, 4, 1, 5, 9, 2, 6, 53]]
-TOKENS = 40
+TOKENS = 24
 GREEDY: dict[str, Any] = {"max_new_tokens": TOKENS, "temperature": 0, "log_probabilities": True}
 DRAWN: dict[str, Any] = {"max_new_tokens": TOKENS, "temperature": 0.9, "top_k": 50, "top_p": 0.95}
 PENALISED: dict[str, Any] = {**GREEDY, "repetition_penalty": 1.5, "min_new_tokens": 12}
 OFTEN: dict[str, Any] = {"temperature": 1.5, "top_k": 3, "max_new_tokens": 3}
 SEEDS, LENGTH = 1500, 3
-EACH = [{**GREEDY, "max_new_tokens": 9}, {**DRAWN, "seed": 3}, PENALISED, {**DRAWN, "max_new_tokens": 30}]
+EACH = [{**GREEDY, "max_new_tokens": 9}, {**DRAWN, "seed": 3}, PENALISED, {**DRAWN, "max_new_tokens": 18}]
 
 
 def main() -> int:
