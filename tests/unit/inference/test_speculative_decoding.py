@@ -81,7 +81,9 @@ def test_drafts_are_accepted_and_others_not(alone: dict[str, Any], drafts: int) 
     for drafted, accepted in alone[str(drafts)]["drafts"]:
         rounds, beside = divmod(drafted, drafts)
         assert beside == 0
-        assert TOKENS - 1 <= rounds + accepted <= TOKENS, "the first token is no round's, and the last round may give more"
+        assert TOKENS - 1 <= rounds + accepted <= TOKENS, (
+            "the first token is no round's, and the last round may give more"
+        )
         assert accepted > 0.5 * drafted
     if drafts > 1:
         assert len(set(map(tuple, alone[str(drafts)]["drafts"]))) > 1, "rows go on by themselves"
@@ -111,6 +113,7 @@ def test_other_layouts_generate_the_same(
     ranks: Ranks, run: RunDir, alone: dict[str, Any], name: str, tmp_path: Path
 ) -> None:
     for rank in generated(ranks, run, LAYOUTS[name], tmp_path, "2"):
+        assert rank["2"].keys() == alone["2"].keys() - {"often", "drawn in twos", "each alone"}
         for field, value in rank["2"].items():
             assert field.startswith("~") or value == alone["2"][field], field
 
