@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 import torch
-from support.faults import CommandLine, Ranks
+from support.faults import UNSAVED, CommandLine, Ranks
 from support.matrix import FAMILIES
+from support.trained_together import TrainedTogether
 from support.trained_weights import BITWISE, weights_apart
 from support.training import events, largest_difference, layout, losses, make_run, tiny_job, values
 from torch.nn import functional
@@ -194,12 +195,15 @@ def test_recomputed_and_without_logits_it_is_the_same(ranks: Ranks, tmp_path: Pa
     kept, again = (
         mtp_job(name, steps=2, model=dropping, runtime=runtime) for name, runtime in (("kept", {}), ("again", FULL))
     )
-    assert ranks.losses_of(kept, tmp_path) == ranks.losses_of(again, tmp_path)
     logits, joined = (
         mtp_job(name, steps=2, runtime={"fused_linear_cross_entropy": joins})
         for name, joins in (("logits", False), ("joined", True))
     )
-    assert largest_difference(ranks.losses_of(logits, tmp_path), ranks.losses_of(joined, tmp_path)) < 1e-5
+    jobs = {job.name: job for job in (kept, again, logits, joined)}
+    trained = TrainedTogether(ranks, tmp_path, jobs, UNSAVED)
+    found = {name: losses(trained[name]) for name in jobs}
+    assert found["kept"] == found["again"]
+    assert largest_difference(found["logits"], found["joined"]) < 1e-5
 
 
 def test_weights_to_start_from_need_no_such_layers(ranks: Ranks, orchestrator: CommandLine, tmp_path: Path) -> None:
