@@ -11,6 +11,7 @@ import torch
 from distributed.test_lora import MERGED
 from support.counting import COUNTED
 from support.faults import UNSAVED, Ranks
+from support.trained_together import TrainedTogether
 from support.training import events, layout, losses, make_run, tiny_job, values
 
 from orchestrator.conversion.tensors.stored_weights import StoredWeights
@@ -67,9 +68,10 @@ def test_every_layout_learns_the_same(ranks: Ranks, tmp_path: Path, source: RunD
     start, end = values(alone, "validation/loss").values()
     assert abs(end - start) > 1e-3
     assert events(alone, "started")[0]["parameters"] == parameters(adapted("alone", source), 256).total
-    for name, parallelism in LAYOUTS.items():
-        job = adapted(name, source, parallelism=parallelism)
-        spread = ranks.must_train(make_run(tmp_path, job), job, inject=UNSAVED)
+    jobs = {name: adapted(name, source, parallelism=parallelism) for name, parallelism in LAYOUTS.items()}
+    trained = TrainedTogether(ranks, tmp_path, jobs, UNSAVED)
+    for name, job in jobs.items():
+        spread = trained[name]
         for key in ("train/loss", "train/grad_norm", "validation/loss"):
             assert values(spread, key) == pytest.approx(values(alone, key), rel=5e-5), (name, key)
         assert events(spread, "started")[0]["parameters"] == stage_parameters(job, 256)[0]
@@ -144,9 +146,10 @@ def test_recomputed_experts_and_dropout_resume_bitwise(ranks: Ranks, tmp_path: P
     }
     lora = {"lora_dropout": 0.2, "target_modules": ["linear_fc1", "linear_fc2"]}
     job = adapted("resumed", source, lora=lora, **sections)
-    whole = ranks.losses_of(job, tmp_path / "whole")
-    kept = ranks.losses_of(adapted("kept", source, lora=lora, parallelism=LAYOUTS["ep2"]), tmp_path / "kept")
-    assert kept == pytest.approx(whole, rel=1e-6)
+    alone = {"whole": job, "kept": adapted("kept", source, lora=lora, parallelism=LAYOUTS["ep2"])}
+    trained = TrainedTogether(ranks, tmp_path / "alone", alone, UNSAVED)
+    whole = losses(trained["whole"])
+    assert losses(trained["kept"]) == pytest.approx(whole, rel=1e-6)
     run = make_run(tmp_path, adapted("resumed", source, steps=1, lora=lora, **sections))
     ranks.must_train(run, job)
     make_run(tmp_path, job)
