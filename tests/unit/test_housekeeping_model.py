@@ -39,8 +39,8 @@ TAGS = ("best", "paper", "draft")
 NAMES = ("champion", "winner", "tiny", "cells")
 NO_CODE = CodeState({}, b"")
 MEMORY = Path("/dev/shm")
-"""A file system in memory: a killed process leaves there what it leaves on a disk, and half the time of a test went into
-waiting for a disk.
+"""A file system in memory: a killed process leaves there what it leaves on a disk, and waiting for a disk took
+half the time of the test.
 """
 
 

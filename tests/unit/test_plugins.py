@@ -34,8 +34,8 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def program(ranks: Ranks) -> Program:
-    """program(site, folder, text): what a Python program prints, with these values as `given`. What it starts is forked,
-    with the same packages.
+    """program(site, folder, text): what a Python program prints, with these values as `given`. What it starts is
+    forked, with the same packages.
     """
 
     def run(site: Path, folder: Path, text: str, **values: Any) -> str:
