@@ -138,7 +138,7 @@ ENDS = [
     End(the_launcher, signal.SIGTERM, "stopped", True, real=False),
     End(torchrun_and_all_ranks, signal.SIGKILL, "killed", False, real=False),
     End(the_launcher, signal.SIGINT, "stopped", True, real=False),
-    End(torchrun, signal.SIGKILL, "killed", True),
+    End(torchrun, signal.SIGKILL, "killed", True, real=False),  # it has no part in what its ranks do then
 ]
 """SIGUSR1, which the launcher takes as it takes these, is in tests/unit/launch/test_local.py."""
 
