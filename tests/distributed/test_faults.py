@@ -33,7 +33,7 @@ pytestmark = [
 
 LONG = {"schedule": {"train_iters": 100_000}}
 TWO = layout(tp=2)
-TWO_MICRO_BATCHES = {"micro_batch_size": 4}
+ONE_MICRO_BATCH = {"micro_batch_size": 8}
 HANG_TIMEOUT = 8
 
 
@@ -51,7 +51,7 @@ def test_damaged_checkpoints(ranks: Ranks, orchestrator: CommandLine, tmp_path: 
     job = tiny_job(
         "damage",
         parallelism=TWO,
-        batch=TWO_MICRO_BATCHES,
+        batch=ONE_MICRO_BATCH,
         checkpoint={"save_interval": 2, "keep_last": 9},
         model={"hidden_dropout": 0.1},
     )
@@ -115,7 +115,7 @@ def test_a_damaged_checkpoint_takes_no_whole_ones_place(ranks: Ranks, tmp_path: 
 
 def test_killed_before_the_first_save(ranks: Ranks, orchestrator: CommandLine, inject: Inject, tmp_path: Path) -> None:
     """A run that loses everything says so; it begins again only when told to. Then its spec is changed."""
-    job = tiny_job("unsaved", batch=TWO_MICRO_BATCHES, schedule={"train_iters": 16})
+    job = tiny_job("unsaved", batch=ONE_MICRO_BATCH, schedule={"train_iters": 16})
     run = make_run(tmp_path, job)
     hold = inject(HOLD)
     started = ranks.start(run, job, inject=hold, env=hold_at(5))
@@ -228,7 +228,7 @@ loop.train_step = train_step
 
 def test_the_first_failure_is_told(ranks: Ranks, inject: Inject, tmp_path: Path) -> None:
     """And not what it does to the others, whose logs say where to look."""
-    job = tiny_job("mistaken", parallelism=TWO, batch=TWO_MICRO_BATCHES)
+    job = tiny_job("mistaken", parallelism=TWO, batch=ONE_MICRO_BATCH)
     run = make_run(tmp_path, job)
     assert ranks.start(run, job, inject=inject(MISTAKE_AT_STEP_5), launch_id="first").wait() == 1
     end = by_word_of_the_ranks(run, "first")
@@ -253,7 +253,7 @@ loop.train_step = train_step
 
 def test_a_crash_says_where(orchestrator: CommandLine, ranks: Ranks, inject: Inject) -> None:
     """By a signal that nobody sent: the line that ran then is told, all threads' are in the log."""
-    job = tiny_job("crashed", batch=TWO_MICRO_BATCHES, launch={"on_failure": {"killed": "stop"}})
+    job = tiny_job("crashed", batch=ONE_MICRO_BATCH, launch={"on_failure": {"killed": "stop"}})
     orchestrator.env = ranks.for_commands(inject(CRASH_AT_STEP_5).parent)
     said = orchestrator("run", orchestrator.write(job))
     assert said.code == 1
@@ -279,7 +279,7 @@ def test_hung_rank(orchestrator: CommandLine, ranks: Ranks, inject: Inject) -> N
     job = tiny_job(
         "hanging",
         parallelism=TWO,
-        batch=TWO_MICRO_BATCHES,
+        batch=ONE_MICRO_BATCH,
         runtime={"hang_timeout": HANG_TIMEOUT},
         checkpoint={"save_interval": 2},
         launch={"on_failure": {"hang": "stop"}},
@@ -361,7 +361,7 @@ loop.train_step = train_step
 
 def test_one_holder_at_a_time(orchestrator: CommandLine, ranks: Ranks, inject: Inject) -> None:
     """A second start of a live run is refused by the command line, and by the training program itself."""
-    job = tiny_job("held", **LONG, parallelism=TWO, batch=TWO_MICRO_BATCHES)
+    job = tiny_job("held", **LONG, parallelism=TWO, batch=ONE_MICRO_BATCH)
     orchestrator.env = ranks.for_commands(inject(SLOW_STEPS).parent)
     path = orchestrator.write(job)
     with orchestrator.started("run", path) as launcher:
@@ -405,7 +405,7 @@ def test_drill(orchestrator: CommandLine, ranks: Ranks, inject: Inject) -> None:
     job = tiny_job(
         "drilled",
         model={"hidden_dropout": 0.1},
-        batch=TWO_MICRO_BATCHES,
+        batch=ONE_MICRO_BATCH,
         schedule={"train_iters": 1000},
         evaluation={"eval_interval": 3, "eval_iters": 2},
     )

@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.faults import Ranks
+from support.faults import UNSAVED, Ranks
 from support.matrix import FAMILIES
+from support.trained_together import TrainedTogether
 from support.trained_weights import weights_apart
 from support.training import largest_difference, layout, losses, make_run, tiny_job
 
@@ -47,4 +48,5 @@ def test_recomputed_it_is_the_same_to_the_bit(
         tiny_job(name, model=dropping, parallelism=SP, runtime=more, schedule={"train_iters": 2, "lr_warmup_iters": 0})
         for name, more in (("kept", {}), ("again", runtime))
     )
-    assert ranks.losses_of(kept, tmp_path) == ranks.losses_of(again, tmp_path)
+    trained = TrainedTogether(ranks, tmp_path, {"kept": kept, "again": again}, UNSAVED)
+    assert losses(trained["kept"]) == losses(trained["again"])

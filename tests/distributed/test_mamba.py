@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from support import mamba_stub
 from support.faults import Ranks
+from support.trained_together import TrainedTogether, selected
 from support.trained_weights import weights_apart
 from support.training import events, largest_difference, layout, losses, make_run, tiny_job, values
 
@@ -70,15 +71,22 @@ def stubs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def reference(ranks: Ranks, stubs: Path, tmp_path_factory: pytest.TempPathFactory) -> RunDir:
-    job = hybrid("one", {})
-    return ranks.must_train(make_run(tmp_path_factory.mktemp("reference"), job), job, inject=stubs)
+def trained(
+    request: pytest.FixtureRequest, ranks: Ranks, stubs: Path, tmp_path_factory: pytest.TempPathFactory
+) -> TrainedTogether[str]:
+    """The jobs at their layouts."""
+    jobs = {name: hybrid(name, LAYOUTS[name]) for name in selected(request, "name")}
+    return TrainedTogether(ranks, tmp_path_factory.mktemp("layouts"), {"one": hybrid("one", {}), **jobs}, stubs)
+
+
+@pytest.fixture(scope="module")
+def reference(trained: TrainedTogether[str]) -> RunDir:
+    return trained["one"]
 
 
 @pytest.mark.parametrize("name", LAYOUTS)
-def test_layouts_agree(name: str, ranks: Ranks, stubs: Path, reference: RunDir, tmp_path: Path) -> None:
-    job = hybrid(name, LAYOUTS[name])
-    run = ranks.must_train(make_run(tmp_path, job), job, inject=stubs)
+def test_layouts_agree(name: str, trained: TrainedTogether[str], reference: RunDir) -> None:
+    job, run = hybrid(name, LAYOUTS[name]), trained[name]
     for key in ("train/loss", "train/grad_norm"):
         assert largest_difference(values(reference, key), values(run, key)) < 2e-5
     assert weights_apart(reference, run) == {}

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 import torch
-from support.faults import Ranks
+from support.faults import UNSAVED, Ranks
+from support.trained_together import TrainedTogether, selected
 from support.training import layout, losses, make_run, tiny_job
 
 from orchestrator.conversion.tensors.stored_weights import StoredWeights
@@ -42,15 +43,36 @@ def continued(ranks: Ranks, folder: Path, *jobs: Any) -> RunDir:
 PLAIN = layout(use_distributed_optimizer=False)
 
 
-@pytest.mark.parametrize(
-    ("dtype", "parallelism"), [("bf16", layout(dp=2)), ("bf16", PLAIN), ("fp32", layout()), ("fp32", PLAIN)]
-)
-def test_a_resume_is_bitwise(ranks: Ranks, tmp_path: Path, dtype: str, parallelism: dict[str, Any]) -> None:
-    sections = {"parallelism": parallelism, "precision": {"dtype": dtype}}
-    whole = ranks.losses_of(job_of(**sections), tmp_path / "whole")
+CASES = {
+    "bf16-dp2": ("bf16", layout(dp=2)),
+    "bf16-plain": ("bf16", PLAIN),
+    "fp32": ("fp32", layout()),
+    "fp32-plain": ("fp32", PLAIN),
+}
+
+
+def sections_of(case: str) -> dict[str, Any]:
+    dtype, parallelism = CASES[case]
+    return {"parallelism": parallelism, "precision": {"dtype": dtype}}
+
+
+@pytest.fixture(scope="module")
+def left_alone(
+    request: pytest.FixtureRequest, ranks: Ranks, tmp_path_factory: pytest.TempPathFactory
+) -> TrainedTogether[str]:
+    """Each case without a stop, and with wide moments."""
+    jobs = {}
+    for case in selected(request, "case"):
+        jobs |= {case: job_of(**sections_of(case)), f"{case}, wide": job_of(optimizer={}, **sections_of(case))}
+    return TrainedTogether(ranks, tmp_path_factory.mktemp("alone"), jobs, UNSAVED)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_resume_is_bitwise(case: str, ranks: Ranks, left_alone: TrainedTogether[str], tmp_path: Path) -> None:
+    sections, whole = sections_of(case), losses(left_alone[case])
     run = continued(ranks, tmp_path, job_of(2, **sections), job_of(**sections))
     assert losses(run) == whole
-    wide = ranks.losses_of(job_of(optimizer={}, **sections), tmp_path / "wide")
+    wide = losses(left_alone[f"{case}, wide"])
     assert wide != whole
     assert wide == pytest.approx(whole, rel=1e-2)
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from support.faults import CommandLine, Ranks
+from support.trained_together import TrainedTogether, selected
 from support.trained_weights import weights_apart
 from support.training import events, largest_difference, layout, losses, make_run, tiny_job
 
@@ -54,12 +55,21 @@ def second_half(run: RunDir) -> dict[int, float]:
     return {step: loss for step, loss in losses(run).items() if step > HALF}
 
 
+@pytest.fixture(scope="module")
+def resumed(
+    request: pytest.FixtureRequest, ranks: Ranks, whole: RunDir, tmp_path_factory: pytest.TempPathFactory
+) -> TrainedTogether[str]:
+    """Runs that begin with its checkpoint, at their layouts."""
+    jobs = {name: job_at(LAYOUTS[name]) for name in selected(request, "name")}
+    trained = TrainedTogether(ranks, tmp_path_factory.mktemp("resumed"), jobs)
+    for name in jobs:
+        shutil.copytree(whole.checkpoint(HALF), trained.run_of(name).checkpoint(HALF))
+    return trained
+
+
 @pytest.mark.parametrize("name", LAYOUTS)
-def test_a_resume_goes_on_at_another_layout(name: str, ranks: Ranks, whole: RunDir, tmp_path: Path) -> None:
-    job = job_at(LAYOUTS[name])
-    run = make_run(tmp_path, job)
-    shutil.copytree(whole.checkpoint(HALF), run.checkpoint(HALF))
-    ranks.must_train(run, job)
+def test_a_resume_goes_on_at_another_layout(name: str, whole: RunDir, resumed: TrainedTogether[str]) -> None:
+    run = resumed[name]
     assert [event["iteration"] for event in events(run, "resumed")] == [HALF]
     difference = largest_difference(second_half(whole), losses(run))
     print(f"largest relative difference {difference:.1e}")

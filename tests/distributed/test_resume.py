@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from support.faults import PATIENCE, CommandLine, Ranks, random_step, wait_for_step, wait_until
+from support.faults import PATIENCE, UNSAVED, CommandLine, Ranks, random_step, wait_for_step, wait_until
 from support.held import HOLD, STEPS_UNTIL_A_STOP, hold_at, let_go
 from support.matrix import FAMILIES
+from support.trained_together import TrainedTogether, selected
 from support.training import events, largest_difference, layout, logs, losses, make_run, session_members, tiny_job
 
 from orchestrator.launch.processes.launch_processes import processes_of, ranks_of
@@ -137,7 +138,7 @@ ENDS = [
     End(the_launcher, signal.SIGTERM, "stopped", True, real=False),
     End(torchrun_and_all_ranks, signal.SIGKILL, "killed", False, real=False),
     End(the_launcher, signal.SIGINT, "stopped", True, real=False),
-    End(torchrun, signal.SIGKILL, "killed", True),
+    End(torchrun, signal.SIGKILL, "killed", True, real=False),  # it has no part in what its ranks do then
 ]
 """SIGUSR1, which the launcher takes as it takes these, is in tests/unit/launch/test_local.py."""
 
@@ -192,57 +193,35 @@ def start_and_end(orchestrator: CommandLine, command: list[str | Path], end: End
     return run
 
 
-@pytest.fixture(scope="module")
-def one_rank_curve(ranks: Ranks, tmp_path_factory: pytest.TempPathFactory) -> dict[int, float]:
-    """The losses at one rank, without dropout: what every layout should give."""
-    return ranks.losses_of(short_job("one"), tmp_path_factory.mktemp("one"))
-
-
-MOVES: dict[str, tuple[signal.Signals, bool, dict[str, Any], dict[str, Any]]] = {
-    # the signal, whether every rank gets it, the layout it ends, the one that goes on
-    "kill-one-rank": (signal.SIGKILL, False, layout(dp=2), layout(tp=2, sequence_parallel=True)),
-    "kill-all": (signal.SIGKILL, True, layout(tp=2), layout(dp=2)),
-    "terminate": (signal.SIGTERM, False, layout(pp=2), layout(tp=2)),
-    "interrupt": (signal.SIGINT, True, layout(tp=2, sequence_parallel=True), layout(pp=2)),
-    "usr1": (signal.SIGUSR1, False, layout(), layout(pp=2)),
-    "terminate-to-one": (signal.SIGTERM, True, layout(dp=2), layout()),
-}
+LEG = 2
+"""Steps until another layout goes on."""
+WAY = [
+    layout(dp=2),
+    layout(tp=2, sequence_parallel=True),
+    layout(pp=2),
+    layout(tp=2),
+    layout(dp=2),
+    layout(),
+    layout(pp=2),
+]
 """Layouts of four ranks are in test_reshape.py."""
 
 
-@pytest.mark.parametrize("end", MOVES)
-def test_other_layout_agrees(
-    end: str, ranks: Ranks, one_rank_curve: dict[int, float], inject: Inject, tmp_path: Path
-) -> None:
-    number, every, before, after = MOVES[end]
-    job = short_job("moved", parallelism=before)
-    run = make_run(tmp_path, job)
-    end_ranks(ranks, run, job, inject, number, every=every)
-    moved = short_job("moved", parallelism=after)
-    ranks.must_train(make_run(tmp_path, moved), moved, launch_id="second")
-    difference = largest_difference(one_rank_curve, losses(run))
+def test_other_layouts_agree(ranks: Ranks, tmp_path: Path) -> None:
+    """One run, on at another layout every other step, and the losses of one rank."""
+
+    def until(step: int, parallelism: dict[str, Any]) -> JobSpec:
+        schedule = {"train_iters": step, "lr_decay_iters": LEG * len(WAY)}
+        return short_job("moved", parallelism=parallelism, schedule=schedule, checkpoint={})
+
+    for leg, parallelism in enumerate(WAY, 1):
+        job = until(LEG * leg, parallelism)
+        run = ranks.must_train(make_run(tmp_path, job), job, launch_id=f"leg-{leg}")
+    alone = ranks.losses_of(until(LEG * len(WAY), layout()), tmp_path / "alone")
+    difference = largest_difference(alone, losses(run))
     print(f"largest relative difference {difference:.1e}")
     assert difference < 1e-5, "in fp32 it is about 1e-7; 1e-4 is promised"
-    [resumed] = events(run, "resumed")
-    assert resumed["iteration"] > 0
-
-
-def end_ranks(ranks: Ranks, run: RunDir, job: JobSpec, inject: Inject, number: signal.Signals, *, every: bool) -> None:
-    """Start the run and end it with a signal at a random step; a signal that is not SIGKILL loses no step."""
-    started = ranks.start(run, job, inject=inject(HOLD), env=hold_at(HELD_AT, since=0))
-    wait_for_step(run, step_to_end_at())
-    if every:
-        started.signal(number)
-    else:
-        os.kill(started.ranks[-1], number)
-    let_go(run)
-    killed = number == signal.SIGKILL
-    assert started.wait() == int(killed), logs(run)
-    assert not set(session_members(started.supervisor)) - {started.supervisor}
-    reached = max(losses(run))
-    assert reached < STEPS
-    if not killed:
-        assert committed(run)[-1].iteration == reached
+    assert [event["iteration"] for event in events(run, "resumed")] == [LEG * leg for leg in range(1, len(WAY))]
 
 
 VARIANTS: dict[str, dict[str, Any]] = {
@@ -265,6 +244,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "latents": {
         "model": {**FAMILIES["latent"], **DROPOUT, "attention_dropout": 0.1},
         "parallelism": layout(tp=2, sequence_parallel=True),
+        "batch": {"micro_batch_size": 8},
     },
     "interleaved": {"model": {**DROPOUT, "num_layers": 4}, "parallelism": layout(pp=2, vp=2)},
     "sequence-parallel-and-full-recompute": {
@@ -279,15 +259,75 @@ VARIANTS: dict[str, dict[str, Any]] = {
 }
 
 
+ENDS_OF_RANKS: dict[str, tuple[signal.Signals, bool]] = {
+    # the signal, and whether every rank gets it
+    "ramp-up": (signal.SIGKILL, False),
+    "synchronous-save": (signal.SIGTERM, False),
+    "bf16": (signal.SIGTERM, True),
+    "bf16-plain-optimizer": (signal.SIGUSR1, False),
+    "latents": (signal.SIGINT, True),
+}
+"""Of variants; every rank of the others is killed."""
+
+
+def end_ranks(ranks: Ranks, run: RunDir, job: JobSpec, hold: Path, number: signal.Signals, *, every: bool) -> None:
+    """Start the run and end it with a signal at a random step; a signal that is not SIGKILL loses no step."""
+    started = ranks.start(run, job, launch_id="ended", inject=hold, env=hold_at(HELD_AT, since=0))
+    wait_for_step(run, step_to_end_at())
+    if every:
+        started.signal(number)
+    else:
+        os.kill(started.ranks[-1], number)
+    let_go(run)
+    killed = number == signal.SIGKILL
+    assert started.wait() == int(killed), logs(run)
+    assert not set(session_members(started.supervisor)) - {started.supervisor}
+    reached = max(losses(run))
+    assert reached < STEPS
+    if not killed:
+        assert committed(run)[-1].iteration == reached
+
+
+@pytest.fixture(scope="module")
+def variants(request: pytest.FixtureRequest) -> dict[str, JobSpec]:
+    """Those that this session tests; with dropout."""
+    return {name: short_job(name, **{"model": DROPOUT, **VARIANTS[name]}) for name in selected(request, "name")}
+
+
+@pytest.fixture(scope="module")
+def left_alone(
+    ranks: Ranks, variants: dict[str, JobSpec], tmp_path_factory: pytest.TempPathFactory
+) -> TrainedTogether[str]:
+    """Each without an end before its own, and without a checkpoint."""
+    never = {"save_interval": None, "save_seconds": None}
+    jobs = {
+        name: job.model_copy(update={"checkpoint": job.checkpoint.model_copy(update=never)})
+        for name, job in variants.items()
+    }
+    return TrainedTogether(ranks, tmp_path_factory.mktemp("whole"), jobs, UNSAVED)
+
+
+@pytest.fixture(scope="module")
+def resumed(
+    ranks: Ranks, variants: dict[str, JobSpec], tmp_path_factory: pytest.TempPathFactory
+) -> TrainedTogether[str]:
+    """Each after an end that something else made of it."""
+    folder = tmp_path_factory.mktemp("ended")
+    hold = folder / "hold.py"
+    hold.write_text(HOLD)
+    trained = TrainedTogether(ranks, folder, variants)
+    for name, job in variants.items():
+        number, every = ENDS_OF_RANKS.get(name, (signal.SIGKILL, True))
+        end_ranks(ranks, trained.run_of(name), job, hold, number, every=every)
+    return trained
+
+
 @pytest.mark.parametrize("name", VARIANTS)
-def test_variant_is_bitwise(name: str, ranks: Ranks, inject: Inject, tmp_path: Path) -> None:
-    """Killed, resumed, and compared with the same job left alone; with dropout."""
-    job = short_job(name, **{"model": DROPOUT, **VARIANTS[name]})
-    expected = ranks.losses_of(job, tmp_path / "whole")
-    run = make_run(tmp_path, job)
-    end_ranks(ranks, run, job, inject, signal.SIGKILL, every=True)
-    ranks.must_train(run, job, launch_id="second")
-    assert losses(run) == expected
+def test_variant_is_bitwise(name: str, left_alone: TrainedTogether[str], resumed: TrainedTogether[str]) -> None:
+    """Ended, resumed, and compared with the same job left alone."""
+    run = resumed[name]
+    assert losses(run) == losses(left_alone[name])
+    assert [0 < event["iteration"] < STEPS for event in events(run, "resumed")] == [True]
     assert committed(run)[-1].iteration == STEPS
     assert not events(run, "checkpoint_failed")
     assert [path.name for path in run.checkpoints.iterdir() if path.name.startswith(".")] == []

@@ -14,7 +14,7 @@ from orchestrator.spec.job import JobSpec
 
 pytestmark = [pytest.mark.distributed, pytest.mark.slow("trains on real ranks")]
 
-STEPS = 5
+STEPS = 4
 BOTH_WAYS = """
 from orchestrator.runtime import startup
 from orchestrator.runtime.network import model, small_gradients

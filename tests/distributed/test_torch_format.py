@@ -24,8 +24,9 @@ PROGRAM = Path(__file__).parent / "torch_format_program.py"
 TESTS = Path(__file__).parents[1]
 
 
-def test_logits_are_those_of_transformers(ranks: Ranks, tmp_path: Path) -> None:
+def test_logits_are_those_of_transformers(ranks: Ranks, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In fp32, of weights in fp16: GPT with each GeLU, BERT with its heads; several layouts, each order."""
+    monkeypatch.setenv("FORKED_TOO", "support.rank_networks")
     ranks.program(TESTS, "support.rank_networks", tmp_path)
     started = ranks.starter.start(
         tmp_path, 1, "one", "1", "1", program=TESTS / "unit" / "conversion" / "layout_program.py"

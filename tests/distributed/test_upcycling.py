@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from support.faults import UNSAVED, Ranks
+from support.trained_together import TrainedTogether, selected
 from support.training import events, layout, losses, make_run, tiny_job, values
 
 from orchestrator.conversion.tensors.stored_weights import StoredWeights
@@ -69,19 +70,30 @@ LAYOUTS: dict[str, tuple[dict[str, Any], tuple[dict[str, Any], ...]]] = {
 }
 
 
+@pytest.fixture(scope="module")
+def trained(
+    request: pytest.FixtureRequest, ranks: Ranks, source: RunDir, tmp_path_factory: pytest.TempPathFactory
+) -> TrainedTogether[tuple[str, int]]:
+    """Each kind at each of its layouts."""
+    jobs = {
+        (kind, index): upcycled(f"{kind}-{index}", source.path, LAYOUTS[kind][0], parallelism=parallelism)
+        for kind in selected(request, "kind")
+        for index, parallelism in enumerate(LAYOUTS[kind][1])
+    }
+    return TrainedTogether(ranks, tmp_path_factory.mktemp("upcycled"), jobs, UNSAVED)
+
+
 @pytest.mark.parametrize("kind", LAYOUTS)
 def test_at_first_it_computes_what_the_dense_model_does(
-    ranks: Ranks, tmp_path: Path, source: RunDir, kind: str
+    source: RunDir, trained: TrainedTogether[tuple[str, int]], kind: str
 ) -> None:
     """The weights of a token's experts add up to 1, or the second matrices make up for that: the losses of the first
     evaluation are those of the dense model. What follows is the same at every layout.
     """
-    model, layouts = LAYOUTS[kind]
     [end] = values(source, "validation/loss").values()
     found = []
-    for index, parallelism in enumerate(layouts):
-        job = upcycled(f"{kind}-{index}", source.path, model, parallelism=parallelism)
-        run = ranks.must_train(make_run(tmp_path, job), job, inject=UNSAVED)
+    for index in range(len(LAYOUTS[kind][1])):
+        run = trained[kind, index]
         assert values(run, "validation/loss")[0] == pytest.approx(end, rel=2e-6)
         found.append(losses(run))
         assert found[-1] == pytest.approx(found[0], rel=2e-5)

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 from support.faults import Ranks
-from support.training import largest_difference, layout, losses, make_run, tiny_job, values
+from support.trained_together import TrainedTogether
+from support.training import largest_difference, layout, losses, tiny_job, values
 
 from orchestrator.spec.job import JobSpec
 
@@ -49,8 +50,8 @@ def job(name: str, fused: bool, model: dict[str, Any], parallelism: dict[str, An
 def test_the_same_gradients(name: str, ranks: Ranks, inject: Callable[[str], Path], tmp_path: Path) -> None:
     plain, fused = (job(kind, kind == "fused", *CASES[name]) for kind in ("plain", "fused"))
     counted = inject(COUNTED)
-    one = ranks.must_train(make_run(tmp_path, plain), plain, inject=counted)
-    other = ranks.must_train(make_run(tmp_path, fused), fused, inject=counted)
+    trained = TrainedTogether(ranks, tmp_path, {"plain": plain, "fused": fused}, counted)
+    one, other = trained["plain"], trained["fused"]
     assert not (one.path / "products").exists()
     rows, columns = zip(*(line.split() for line in (other.path / "products").read_text().splitlines()), strict=True)
     assert {"32"} < {*rows, *columns}

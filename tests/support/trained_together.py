@@ -39,6 +39,10 @@ class TrainedTogether(Generic[Key]):
         self._sizes = {key: job.world_size for key, job in jobs.items()}
         self._runs = {key: make_run(folder / str(number), job) for number, (key, job) in enumerate(jobs.items())}
 
+    def run_of(self, key: Key) -> RunDir:
+        """The run of a job, whether it was trained or not."""
+        return self._runs[key]
+
     def __getitem__(self, key: Key) -> RunDir:
         size = self._sizes[key]
         if size not in self._trained:

@@ -7,14 +7,17 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from support.faults import Ranks
 from support.training import tiny_job
 
 PACKAGE = Path(__file__).resolve().parents[1] / "support" / "plugin_package"
 TOYS = "orchestrator-toys"
+Program = Callable[..., str]
 
 
 @pytest.fixture(scope="module")
@@ -29,19 +32,27 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def program(site: Path, folder: Path, text: str, **values: Any) -> str:
-    """What a Python program prints, with these values as `given`."""
-    environment = {**os.environ, "PYTHONPATH": str(site)}
-    command = [
-        sys.executable,
-        "-P",
-        "-c",
-        f"import json, sys\ngiven = json.loads(sys.argv[1])\n{text}",
-        json.dumps(values),
-    ]
-    finished = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=280)
-    assert finished.returncode == 0, finished.stderr
-    return finished.stdout
+@pytest.fixture
+def program(ranks: Ranks) -> Program:
+    """program(site, folder, text): what a Python program prints, with these values as `given`. What it starts is
+    forked, with the same packages.
+    """
+
+    def run(site: Path, folder: Path, text: str, **values: Any) -> str:
+        forked = {**ranks.for_commands(site), "FORKED_TOO": "orchestrator.data"}
+        command = [
+            sys.executable,
+            "-P",
+            "-c",
+            f"import json, sys\ngiven = json.loads(sys.argv[1])\n{text}",
+            json.dumps(values),
+        ]
+        environment = {**os.environ, **forked}
+        finished = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=280)
+        assert finished.returncode == 0, finished.stderr
+        return finished.stdout
+
+    return run
 
 
 def spec(**changes: dict[str, Any]) -> dict[str, Any]:
@@ -73,15 +84,15 @@ print(json.dumps([status.state, status.job.executor, sorted(states), len(run.met
 """
 
 
-@pytest.mark.slow(reason="a training that imports torch")
-def test_a_job_is_submitted_to_an_executor_of_another_package(site: Path, tmp_path: Path) -> None:
+@pytest.mark.slow(reason="a training")
+def test_a_job_is_submitted_to_an_executor_of_another_package(program: Program, site: Path, tmp_path: Path) -> None:
     said = program(site, tmp_path, SUBMIT, job=spec(launch={"executor": "processes"}))
     state, executor, seen, steps = json.loads(said.splitlines()[-1])
     assert (state, executor, steps) == ("completed", "processes", 4)
     assert seen[-1] == "running"
 
 
-def test_an_executor_that_no_package_has(site: Path, tmp_path: Path) -> None:
+def test_an_executor_that_no_package_has(program: Program, site: Path, tmp_path: Path) -> None:
     refused = """
 import orchestrator
 try:
@@ -96,8 +107,10 @@ except orchestrator.UserError as error:
     assert not (tmp_path / "runs").exists()
 
 
-@pytest.mark.slow(reason="three trainings, of which each imports torch")
-def test_a_job_trains_with_an_attention_and_a_tracker_of_another_package(site: Path, tmp_path: Path) -> None:
+@pytest.mark.slow(reason="three trainings")
+def test_a_job_trains_with_an_attention_and_a_tracker_of_another_package(
+    program: Program, site: Path, tmp_path: Path
+) -> None:
     scaled = {"attention_plugin": "scaled"}
     tracked = {"plugins": {"curves": {"file": "curves.txt"}}}
     jobs = [
@@ -134,7 +147,7 @@ def tracker(name: str, **options: Any) -> dict[str, Any]:
     return spec(tracking={"plugins": {name: options}})
 
 
-def test_what_cannot_be_used_is_named_and_stops_its_job_alone(site: Path, tmp_path: Path) -> None:
+def test_what_cannot_be_used_is_named_and_stops_its_job_alone(program: Program, site: Path, tmp_path: Path) -> None:
     jobs = [
         spec(),
         tracker("curve"),
@@ -179,7 +192,7 @@ for job in given["jobs"]:
 
 
 @pytest.mark.slow(reason="text is written, tokenized and trained on")
-def test_a_job_trains_on_text_that_another_package_writes(site: Path, tmp_path: Path) -> None:
+def test_a_job_trains_on_text_that_another_package_writes(program: Program, site: Path, tmp_path: Path) -> None:
     def reading(file: str, **options: Any) -> dict[str, Any]:
         data = {"random_tokens": False, "blend": [{"path": "letters", "text": file}], "split": "1,0,0"}
         sources = {file: {"plugin": "letters", "options": options}}
@@ -204,7 +217,7 @@ def test_a_job_trains_on_text_that_another_package_writes(site: Path, tmp_path: 
     assert not list(tmp_path.glob("*away*")) + list(tmp_path.glob(".*.jsonl*"))
 
 
-def test_no_package_is_looked_for_where_a_job_names_none(site: Path, tmp_path: Path) -> None:
+def test_no_package_is_looked_for_where_a_job_names_none(program: Program, site: Path, tmp_path: Path) -> None:
     watch = """
 import importlib.metadata
 look = importlib.metadata.entry_points
@@ -216,7 +229,7 @@ importlib.metadata.entry_points = refuse
     assert program(site, tmp_path, watch + REFUSED, jobs=[spec()]).splitlines() == ["fine", "False"]
 
 
-def test_a_run_whose_package_is_gone_is_read_all_the_same(site: Path, tmp_path: Path) -> None:
+def test_a_run_whose_package_is_gone_is_read_all_the_same(program: Program, site: Path, tmp_path: Path) -> None:
     make = """
 from pathlib import Path
 from orchestrator.launch.runs import create_run

@@ -1,8 +1,7 @@
 from __future__ import annotations
 
+import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ from megatron.core.datasets.blended_megatron_dataset_config import (
     convert_split_vector_to_split_matrix,
     parse_and_normalize_split,
 )
+from support.faults import Ranks
 from support.refused import refused
 
 from orchestrator.data.checks import source_names, split_bounds
@@ -207,34 +207,12 @@ class TestRefusals:
             build(DataSpec(blend=[{"path": str(prefix)}]), tmp_path / "cache")
 
 
-RANK = """
-from orchestrator import plain_megatron
-import sys, torch
-from pathlib import Path
-from orchestrator.data.samples.datasets import build_datasets
-from orchestrator.data.tokenizers.tokenizer import load_tokenizer
-from orchestrator.spec.sections.data import DataSpec
-from orchestrator.spec.model import ModelSpec
-rank, rendezvous, first, second, cache = sys.argv[1:]
-torch.distributed.init_process_group("gloo", init_method=f"file://{rendezvous}", rank=int(rank), world_size=2)
-model = ModelSpec(num_layers=1, hidden_size=64, num_attention_heads=1, seq_length=32)
-data = DataSpec(blend=[0.6, first, 0.4, second], validation=[first, second])
-datasets = build_datasets(data, model=model, tokenizer=load_tokenizer(data.tokenizer), train_samples=50,
-                          validation_samples=5, test_samples=0, cache_dir=Path(cache))
-print([datasets.train[i]["tokens"].sum().item() for i in range(50)])
-torch.distributed.destroy_process_group()
-"""
-
-
-def test_two_ranks_read_the_same(prefix: Path, other: Path, tmp_path: Path) -> None:
-    arguments = [tmp_path / "rendezvous2", prefix, other, tmp_path / "cache"]
-    ranks = [
-        subprocess.Popen([sys.executable, "-c", RANK, str(rank), *map(str, arguments)], stdout=subprocess.PIPE)
-        for rank in range(2)
-    ]
-    outputs = [rank.communicate(timeout=120)[0] for rank in ranks]
-    assert [rank.returncode for rank in ranks] == [0, 0]
-    assert outputs[0] == outputs[1] != b""
+def test_two_ranks_read_the_same(ranks: Ranks, prefix: Path, other: Path, tmp_path: Path) -> None:
+    program, arguments = Path(__file__).with_name("datasets_program.py"), (prefix, other, tmp_path / "cache")
+    assert ranks.starter.start(tmp_path, 2, *map(str, arguments), program=program).wait() == 0, ranks.starter.said()
+    first, second = (json.loads((tmp_path / f"rank-{rank}.json").read_text()) for rank in range(2))
+    assert len(first) == 50
+    assert first == second
 
 
 @given(st.lists(st.integers(0, 1000), min_size=3, max_size=3).filter(any), st.integers(0, 5000))

@@ -22,6 +22,8 @@ pytestmark = [pytest.mark.distributed, pytest.mark.slow("a tiny training, and ra
 
 HERE = Path(__file__).parent
 DRAFTS = 3
+TOKENS = 24
+"""New ones of most texts, as in speculative_program.py."""
 LAYOUTS: dict[str, dict[str, Any]] = {"tp2": layout(tp=2, sequence_parallel=True), "pp2": layout(pp=2)}
 
 
@@ -66,8 +68,8 @@ def test_greedy_texts_are_those_without_drafts(alone: dict[str, Any], drafts: st
     """Of rows that accept different numbers of drafts, with other options, and where the end is among the drafts."""
     found, plain = alone[drafts], alone["0"]
     assert {name: found[name] for name in SAME} == {name: plain[name] for name in SAME}
-    assert [len(tokens) for tokens in plain["greedy"]] == [40] * 4
-    assert any(len(tokens) < 40 for tokens in plain["ended"])
+    assert [len(tokens) for tokens in plain["greedy"]] == [TOKENS] * 4
+    assert any(len(tokens) < TOKENS for tokens in plain["ended"])
     for ours, theirs in zip(found["~log probabilities"], plain["~log probabilities"], strict=True):
         assert ours == pytest.approx(theirs, abs=1e-5)
 
@@ -79,7 +81,9 @@ def test_drafts_are_accepted_and_others_not(alone: dict[str, Any], drafts: int) 
     for drafted, accepted in alone[str(drafts)]["drafts"]:
         rounds, beside = divmod(drafted, drafts)
         assert beside == 0
-        assert 39 <= rounds + accepted <= 40, "the first token is no round's, and the last round may give more"
+        assert TOKENS - 1 <= rounds + accepted <= TOKENS, (
+            "the first token is no round's, and the last round may give more"
+        )
         assert accepted > 0.5 * drafted
     if drafts > 1:
         assert len(set(map(tuple, alone[str(drafts)]["drafts"]))) > 1, "rows go on by themselves"
@@ -109,6 +113,7 @@ def test_other_layouts_generate_the_same(
     ranks: Ranks, run: RunDir, alone: dict[str, Any], name: str, tmp_path: Path
 ) -> None:
     for rank in generated(ranks, run, LAYOUTS[name], tmp_path, "2"):
+        assert rank["2"].keys() == alone["2"].keys() - {"often", "drawn in twos", "each alone"}
         for field, value in rank["2"].items():
             assert field.startswith("~") or value == alone["2"][field], field
 

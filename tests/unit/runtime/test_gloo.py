@@ -4,50 +4,21 @@ from __future__ import annotations
 
 import errno
 import os
-import subprocess
-import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
+from support.faults import Ranks
 from support.refusals import refuse
 
 from orchestrator.runtime.processes.gloo import wait_for_a_free_core
 
-GROUPS = """
-from pathlib import Path
-import torch
-import torch.distributed as dist
-from orchestrator.runtime.processes.gloo import few_threads
 
-def threads():
-    return len(list(Path("/proc/self/task").iterdir()))
-
-def summed(group):
-    one = torch.ones(1)
-    dist.all_reduce(one, group=group)
-    return one.item()
-
-dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-counts = [threads()]
-with few_threads():
-    groups = []
-    for _ in range(3):
-        groups.append(dist.new_group(backend="gloo"))
-        counts.append(threads())
-groups.append(dist.new_group(backend="gloo"))
-counts.append(threads())
-print(*(after - before for before, after in zip(counts, counts[1:])))
-print(*map(summed, groups))
-dist.destroy_process_group()
-"""
-
-
-def test_groups_share_a_device() -> None:
+def test_groups_share_a_device(ranks: Ranks) -> None:
     """In a process of its own, whose threads can be counted."""
-    done = subprocess.run([sys.executable, "-W", "ignore", "-c", GROUPS], capture_output=True, text=True, timeout=200)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines() == ["2 1 1 3", "1.0 1.0 1.0 1.0"], "a device has one, a group one, otherwise two"
+    said = ranks.program(Path(__file__).parent, "gloo_program").splitlines()
+    assert said == ["2 1 1 3", "1.0 1.0 1.0 1.0"], "a device has one, a group one, otherwise two"
 
 
 def test_only_a_policy_that_nobody_has_chosen_is_changed() -> None:

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from support.faults import wait_until
 from support.ranks import free_port
 from support.training import four_layer_job, make_run
 
@@ -27,6 +29,14 @@ PROGRAM = Path(__file__).parent / "health_program.py"
 LIMIT = 30
 """Seconds for a check that someone holds up: the others, on a machine that is busy, must not seem to do so too."""
 held_up = pytest.mark.slow("who says nothing is given up by a time-out only")
+HELD_UP: dict[str, tuple[tuple[str, ...], dict[str, float]]] = {
+    "test_a_node_that_never_comes": (("", "", "absent"), {"timeout": LIMIT}),
+    "test_a_node_that_stalls_in_the_all_reduces": (("", "stall", "", ""), {"pair_timeout": 8}),
+    "test_a_node_that_freezes_in_the_all_reduces": (("", "", "freeze"), {"timeout": LIMIT, "pair_timeout": 8}),
+    "test_node_0_itself_stalls": (("stall", "", ""), {"pair_timeout": 8}),
+    "test_a_disk_that_hangs": (("", "hang"), {"timeout": LIMIT}),
+}
+"""Faults and options of the checks that wait, which they do side by side."""
 
 
 @dataclass(frozen=True)
@@ -51,18 +61,19 @@ class Checked:
 
 @pytest.fixture(scope="module")
 def program() -> Iterator[subprocess.Popen[str]]:
-    with subprocess.Popen(
-        [sys.executable, str(PROGRAM)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as process:
+    with subprocess.Popen([sys.executable, str(PROGRAM)], stdin=subprocess.PIPE, text=True) as process:
         yield process
 
 
 Check = Callable[..., Checked]
+Begin = Callable[..., Callable[[], Checked]]
 
 
-@pytest.fixture
-def check(program: subprocess.Popen[str], tmp_path: Path) -> Check:
-    """check(faults, device=…, timeout=…): a node for each fault ("" is a good one; a dict is more environment)."""
+@pytest.fixture(scope="module")
+def begin(program: subprocess.Popen[str], tmp_path_factory: pytest.TempPathFactory) -> Begin:
+    """begin(faults, device=…, timeout=…) starts a check of a node for each fault ("" is a good one; a dict is more
+    environment), and returns what waits for its end.
+    """
 
     def run(
         *faults: str | dict[str, str],
@@ -71,9 +82,10 @@ def check(program: subprocess.Popen[str], tmp_path: Path) -> Check:
         timeout: float = 60,
         pair_timeout: float = 15,
         free_memory: float = 0.9,
-    ) -> Checked:
+    ) -> Callable[[], Checked]:
+        place = tmp_path_factory.mktemp("check")
         launch = {"nodes": 1, "gpus_per_node": gpus}
-        run = make_run(tmp_path, four_layer_job("tiny", runtime={"device": device}, launch=launch))
+        run = make_run(place, four_layer_job("tiny", runtime={"device": device}, launch=launch))
         port = free_port()
         nodes = []
         for rank, fault in enumerate(faults):
@@ -95,20 +107,46 @@ def check(program: subprocess.Popen[str], tmp_path: Path) -> Check:
                     "arguments": [*arguments, "--free-tmp", "1", "--free-memory", str(free_memory)],
                 }
             )
+        answer = place / "answer.json"
+        request = {"nodes": nodes, "out": str(place), "answer": str(answer), "patience": timeout + 60}
         assert program.stdin is not None
-        assert program.stdout is not None
-        program.stdin.write(json.dumps({"nodes": nodes, "out": str(tmp_path), "patience": timeout + 60}) + "\n")
+        program.stdin.write(json.dumps(request) + "\n")
         program.stdin.flush()
-        said = json.loads(program.stdout.readline())
-        report = run.health_report("lab-7.0")
-        return Checked(
-            [each["code"] for each in said],
-            [each["output"] for each in said],
-            [each["seconds"] for each in said],
-            json.loads(report.read_text()) if report.exists() else {},
-        )
+        return partial(came_of, run, answer)
 
     return run
+
+
+def came_of(run: RunDir, answer: Path) -> Checked:
+    """What came of a check, once it has."""
+    wait_until(answer.exists, "the nodes to end")
+    said = json.loads(answer.read_text())
+    report = run.health_report("lab-7.0")
+    return Checked(
+        [each["code"] for each in said],
+        [each["output"] for each in said],
+        [each["seconds"] for each in said],
+        json.loads(report.read_text()) if report.exists() else {},
+    )
+
+
+@pytest.fixture
+def check(begin: Begin) -> Check:
+    """check(faults, device=…, timeout=…): `begin`, and what came of it."""
+    return lambda *faults, **options: begin(*faults, **options)()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def begun(request: pytest.FixtureRequest, begin: Begin) -> dict[str, Callable[[], Checked]]:
+    """The checks that wait, of those tests that this session runs: begun before the first of all tests."""
+    names = {item.name for item in request.session.items if item.path == request.path}
+    return {name: begin(*faults, **options) for name, (faults, options) in HELD_UP.items() if name in names}
+
+
+@pytest.fixture
+def waited(begun: dict[str, Callable[[], Checked]], request: pytest.FixtureRequest) -> Checked:
+    """What came of the check of this test."""
+    return begun[request.node.name]()
 
 
 def test_all_is_well(check: Check) -> None:
@@ -131,12 +169,11 @@ def test_one_node_alone(check: Check) -> None:
 
 
 @held_up
-def test_a_node_that_never_comes(check: Check) -> None:
-    checked = check("", "", "absent", timeout=LIMIT)
-    assert checked.codes[:2] == [3, 3]
-    assert checked.line == "health check failed: n2 never came"
-    assert checked.guilty == ["n2"]
-    assert max(checked.seconds) < LIMIT + 10
+def test_a_node_that_never_comes(waited: Checked) -> None:
+    assert waited.codes[:2] == [3, 3]
+    assert waited.line == "health check failed: n2 never came"
+    assert waited.guilty == ["n2"]
+    assert max(waited.seconds) < LIMIT + 10
 
 
 def test_node_0_never_comes(check: Check) -> None:
@@ -147,30 +184,27 @@ def test_node_0_never_comes(check: Check) -> None:
 
 
 @held_up
-def test_a_node_that_stalls_in_the_all_reduces(check: Check) -> None:
-    checked = check("", "stall", "", "", pair_timeout=8)
-    assert checked.codes == [3, 3, 3, 3]
-    assert checked.line.startswith("health check failed: n1 fails in the all-reduce with n")
-    assert checked.guilty == ["n1"]
+def test_a_node_that_stalls_in_the_all_reduces(waited: Checked) -> None:
+    assert waited.codes == [3, 3, 3, 3]
+    assert waited.line.startswith("health check failed: n1 fails in the all-reduce with n")
+    assert waited.guilty == ["n1"]
     # Those that do not include it went well.
-    good = [pair["nodes"] for pair in checked.report["pairs"] if pair["gigabytes_per_second"]]
+    good = [pair["nodes"] for pair in waited.report["pairs"] if pair["gigabytes_per_second"]]
     assert sorted(good) == [["n0", "n2"], ["n0", "n3"], ["n2", "n3"]]
 
 
 @held_up
-def test_a_node_that_freezes_in_the_all_reduces(check: Check) -> None:
-    checked = check("", "", "freeze", timeout=LIMIT, pair_timeout=8)
-    assert checked.codes == [3, 3, 3]
-    assert checked.line == "health check failed: n2 stopped answering in the all-reduces"
-    assert checked.guilty == ["n2"]
-    assert max(checked.seconds) < LIMIT + 10
+def test_a_node_that_freezes_in_the_all_reduces(waited: Checked) -> None:
+    assert waited.codes == [3, 3, 3]
+    assert waited.line == "health check failed: n2 stopped answering in the all-reduces"
+    assert waited.guilty == ["n2"]
+    assert max(waited.seconds) < LIMIT + 10
 
 
 @held_up
-def test_node_0_itself_stalls(check: Check) -> None:
-    checked = check("stall", "", "", pair_timeout=8)
-    assert checked.codes == [3, 3, 3]
-    assert checked.guilty == ["n0"]
+def test_node_0_itself_stalls(waited: Checked) -> None:
+    assert waited.codes == [3, 3, 3]
+    assert waited.guilty == ["n0"]
 
 
 def test_too_few_gpus(check: Check) -> None:
@@ -201,11 +235,10 @@ def test_folders_that_cannot_be_written_or_read(check: Check) -> None:
 
 
 @held_up
-def test_a_disk_that_hangs(check: Check) -> None:
-    checked = check("", "hang", timeout=LIMIT)
-    assert checked.guilty == ["n1"]
-    assert "n1 hangs when " in checked.line
-    assert max(checked.seconds) < LIMIT + 10
+def test_a_disk_that_hangs(waited: Checked) -> None:
+    assert waited.guilty == ["n1"]
+    assert "n1 hangs when " in waited.line
+    assert max(waited.seconds) < LIMIT + 10
 
 
 def test_a_clock_that_is_wrong(check: Check) -> None:
