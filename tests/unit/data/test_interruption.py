@@ -25,10 +25,10 @@ from orchestrator.errors import DataIsHeld, JobError
 
 @pytest.fixture(scope="module")
 def big(tmp_path_factory: pytest.TempPathFactory, corpus: Path) -> Path:
-    """About 4 MB of JSON lines: two shards more than the commits that a test waits for."""
+    """About 6 MB of JSON lines: a shard more than the commits that a test waits for."""
     path = tmp_path_factory.mktemp("big") / "big.jsonl"
     content = corpus.read_bytes()
-    path.write_bytes(content * (4_000_000 // len(content)))
+    path.write_bytes(content * (6_000_000 // len(content)))
     return path
 
 
@@ -121,8 +121,8 @@ class TestInterruption:
         commits = tmp_path / "data.partial" / "commits.jsonl"
         kept = 0
         for _ in range(2):
-            process = start(request_, kept + 1)
-            wait_for_commits(tmp_path, kept + 1)
+            process = start(request_, kept + 2)
+            wait_for_commits(tmp_path, kept + 2)
             workers = psutil.Process(process.pid).children()
             process.kill()
             process.communicate()
@@ -141,9 +141,8 @@ class TestInterruption:
         assert files_of(tmp_path / "data") == whole
         assert not (tmp_path / "data.partial").exists()
 
-    def test_a_killed_command_leaves_no_program_behind(self, alone: TokenizeRequest, tmp_path: Path) -> None:
-        """Nor workers, which end with the program, as above."""
-        process = start(alone, through=("orchestrator", "data"))
+    def test_a_killed_command_leaves_no_program_behind(self, request_: TokenizeRequest, tmp_path: Path) -> None:
+        process = start(request_, through=("orchestrator", "data"))
         wait_for_commits(tmp_path)
         programs = psutil.Process(process.pid).children(recursive=True)
         process.kill()
