@@ -321,7 +321,7 @@ class Cluster:
         self._wait_until_up(self._controller, "slurmctld", "sh", "-c", "scontrol ping | grep 'is UP'")
 
     def stop_controller(self) -> None:
-        """Jobs go on; no command that asks slurmctld is answered. Those that begin now try for a second, and not nine."""
+        """Jobs go on; no command that asks slurmctld is answered. One that begins now tries for a second, not nine."""
         self._end(self._controller, "slurmctld", "TERM")
         self._write_slurm_conf(2)
 

@@ -114,12 +114,15 @@ def test_a_run_whose_connection_breaks_ten_times(
     assert [each for each in left if not (each / "ended").exists()] == []
 
 
-def test_a_sweep_of_six_from_a_repository(laptop: Laptop, make_job: Callable[[str], JobSpec], tmp_path: Path) -> None:
+def test_a_sweep_of_six_from_a_repository(
+    laptop: Laptop, make_job: Callable[[str], JobSpec], ranks: Ranks, tmp_path: Path
+) -> None:
     """Cells start once each, with the code that the laptop has, committed or not, and without what git ignores. A
     dashboard is shown meanwhile through the connection, to who has its token, also after the network was cut. Nothing
     of it stays when the laptop is gone.
     """
-    laptop.write("far.yaml", dump_resolved(make_job("six").changed(launch={"env": {}}, schedule={"train_iters": 3})))
+    job = make_job("six").changed(launch={"env": ranks.for_commands()}, schedule={"train_iters": 3})
+    laptop.write("far.yaml", dump_resolved(job))
     laptop.write("six.yaml", "base: far.yaml\ngrid: {lr: [1e-3, 2e-3, 3e-3], runtime.seed: [1, 2]}\n")
     laptop.write(".gitignore", "large\n")
     laptop.write("large", "data")

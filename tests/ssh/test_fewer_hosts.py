@@ -34,8 +34,8 @@ def test_it_goes_on_without_a_host_and_takes_it_back(
     command: CommandLine,
     tmp_path: Path,
 ) -> None:
-    """The losses are those of one machine whose job goes on with one replica in place of two, and then with two. Rank 0's
-    host is there each time, and releases the lease: nobody waits until it has expired.
+    """The losses are those of one machine whose job goes on with one replica in place of two, and then with two. The
+    host of rank 0 is there each time, and releases the lease: nobody waits until it has expired.
     """
     job = make_job("elastic", layout(dp=2), "h1", "h2", held=True, nodes=2, min_nodes=1)
     job = job.changed(checkpoint={"async_save": False})  # the checkpoint before a hold is in place, in each launch
