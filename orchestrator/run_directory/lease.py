@@ -3,7 +3,7 @@
 The holder is the highest number in `RUN_DIR/lease/`: 000001.json, 000002.json, … Each is created exclusively, names
 the process that made it, and is touched as a heartbeat. The number is the fencing token: whoever sees a higher one
 has lost the lease for good. Nothing is ever deleted, so numbers only grow; a holder that ends cleanly leaves
-000001.released beside its file.
+000001.released beside its file. For one that was killed its machine may do so.
 
 A lease is taken over only when its holder has released it, is a dead process of this host, has not touched its file for
 its time-to-live, or is an earlier incarnation of the same scheduler's job (`supersedes`). Age is measured by the file
@@ -122,7 +122,7 @@ class Lease:
         if self._heartbeat is not None and self._heartbeat is not threading.current_thread():
             self._heartbeat.join()
         if self._time_to_live is not None:
-            self._path.with_suffix(".released").touch()
+            _released(self._path).touch()
 
     def _beat(self, interval: float) -> None:
         while not self._stopping.wait(interval):
@@ -161,6 +161,15 @@ def read_holder(run: RunDir) -> Holder | None:
     )
 
 
+def release_for_the_dead(run: RunDir, launch_id: str) -> None:
+    """Say in the place of a holder of that launch that it writes no more, where its process was on this machine and is
+    known to be gone. Other machines cannot know, and would wait until it has been silent for its time-to-live.
+    """
+    holder = read_holder(run)
+    if holder is not None and holder.launch_id == launch_id and holder.process.is_dead:
+        _released(_lease_path(run, holder.token)).touch()
+
+
 def supersedes(newer: str, older: str) -> bool:
     """Whether two launch ids are incarnations JOB.RESTARTS of one scheduler's job, `newer` the later one.
 
@@ -188,7 +197,7 @@ def held_message(run: RunDir, holder: Holder) -> str:
 
 
 def _judge(path: Path, process: Process, touched: float, time_to_live: float) -> tuple[bool, str]:
-    if path.with_suffix(".released").exists():
+    if _released(path).exists():
         return False, "released"
     if process.is_dead:
         return False, "its process has ended"
@@ -208,6 +217,10 @@ def _newest_token(run: RunDir) -> int:
 
 def _lease_path(run: RunDir, token: int) -> Path:
     return run.lease / f"{token:06d}.json"
+
+
+def _released(lease: Path) -> Path:
+    return lease.with_suffix(".released")
 
 
 def _read(run: RunDir, path: Path) -> tuple[dict[str, Any], float]:

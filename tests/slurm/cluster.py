@@ -36,6 +36,7 @@ ENDED = {
     "TIMEOUT",
 }
 
+MESSAGE_TIMEOUT = 10
 # Waiting times are short, so that faults are soon seen; but a daemon or a command that stands still for eight seconds
 # on a busy machine loses no node, no job and no answer by it.
 SLURM_CONF = """\
@@ -63,7 +64,7 @@ SlurmdParameters=config_overrides
 ReturnToService=2
 SlurmctldTimeout=10
 SlurmdTimeout=5
-MessageTimeout=10
+MessageTimeout={message_timeout}
 TCPTimeout=1
 BatchStartTimeout=10
 InactiveLimit=0
@@ -233,18 +234,9 @@ class Cluster:
         return network
 
     def _write_settings(self) -> None:
-        values = {
-            "folder": self._folder,
-            "network": self._network,
-            "nodes": len(self.nodes),
-            "last": 10 + len(self.nodes),
-            "gpu_type": GPU_TYPE,
-            "gpus": self._gpus,
-        }
-        accounting = WITH_ACCOUNTING if self.accounting else WITHOUT_ACCOUNTING
-        settings = (SLURM_CONF + accounting).format(**values) + "".join(f"{line}\n" for line in self._settings)
-        (self._folder / "slurm.conf").write_text(settings)
-        (self._folder / "slurmdbd.conf").write_text(SLURMDBD_CONF.format(**values))
+        self._write_slurm_conf(MESSAGE_TIMEOUT)
+        settings = SLURMDBD_CONF.format(folder=self._folder, network=self._network)
+        (self._folder / "slurmdbd.conf").write_text(settings)
         (self._folder / "slurmdbd.conf").chmod(0o600)
         # Of a plain file a job would see no CUDA_VISIBLE_DEVICES; a link to a device will do.
         devices = [self._folder / "dev" / f"nvidia{number}" for number in range(self._gpus)]
@@ -257,6 +249,22 @@ class Cluster:
         key = self._folder / "munge.key"
         key.touch(0o600)
         key.write_bytes(os.urandom(128))
+
+    def _write_slurm_conf(self, message_timeout: int) -> None:
+        values = {
+            "folder": self._folder,
+            "network": self._network,
+            "nodes": len(self.nodes),
+            "last": 10 + len(self.nodes),
+            "gpu_type": GPU_TYPE,
+            "gpus": self._gpus,
+            "message_timeout": message_timeout,
+        }
+        accounting = WITH_ACCOUNTING if self.accounting else WITHOUT_ACCOUNTING
+        settings = (SLURM_CONF + accounting).format(**values) + "".join(f"{line}\n" for line in self._settings)
+        draft = self._folder / "slurm.conf.draft"  # a command may read it at any moment
+        draft.write_text(settings)
+        draft.rename(self._folder / "slurm.conf")
 
     def _start_database(self) -> None:
         socket, log = self._folder / "database.socket", self._folder / "log" / "mariadbd"
@@ -308,12 +316,14 @@ class Cluster:
 
     def start_controller(self) -> None:
         """slurmctld."""
+        self._write_slurm_conf(MESSAGE_TIMEOUT)
         self._controller.run("slurmctld", variables=self.variables)
         self._wait_until_up(self._controller, "slurmctld", "sh", "-c", "scontrol ping | grep 'is UP'")
 
     def stop_controller(self) -> None:
-        """Jobs go on; no command that asks slurmctld is answered."""
+        """Jobs go on; no command that asks slurmctld is answered. One that begins now tries for a second, not nine."""
         self._end(self._controller, "slurmctld", "TERM")
+        self._write_slurm_conf(2)
 
     # What happens to nodes
 

@@ -223,7 +223,7 @@ def agents() -> list[str]:
     return processes_with("compile(s.read(int(")
 
 
-def wait_until_nothing_is_left(seconds: float = 60.0) -> None:
+def wait_until_nothing_is_left(seconds: float) -> None:
     """Until no agent is on this machine."""
     deadline = time.monotonic() + seconds
     while agents():

@@ -54,9 +54,11 @@ def test_good_nodes_and_bad_ones(cluster: Cluster, commands: Commands, ranks: Ra
     repository = tmp_path / "repository"
     repository.mkdir()
     subprocess.run(["git", "init", "-q", str(repository)], check=True)
-    # The check is the real one, and imports torch on each node; the training that it lets through is forked.
+    # The check of the good job imports torch on each node; the training that it lets through is forked, and so is the
+    # check of the bad one.
     good = submitted(commands, repository, snapshot=True, env=ranks.for_commands())
-    bad = submitted(commands, tmp_path / "bad", env={"TMPDIR": "/proc"})
+    forked = {**ranks.for_commands(), "FORKED_TOO": "orchestrator.runtime.health"}
+    bad = submitted(commands, tmp_path / "bad", env={**forked, "TMPDIR": "/proc"})
 
     status = ended(good)
     assert status.state == "completed", f"{status.describe()}\n{good.launcher_log.read_text()}{logs(good)}"

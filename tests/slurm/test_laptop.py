@@ -21,6 +21,7 @@ from support.training import events, four_layer_job, losses
 
 from orchestrator.launch.runs import all_runs
 from orchestrator.launch.states.run_states import status_of
+from orchestrator.login.agent import HOME
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import dump_resolved
 
@@ -43,9 +44,18 @@ time: 30m
 """
 
 
+@pytest.fixture(scope="module")
+def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the package that a login node is sent lies, once for all tests: a command that comes first compiles it."""
+    return tmp_path_factory.mktemp("packages")
+
+
 @pytest.fixture
-def laptop(cluster: Cluster, shared_folder: Path, tmp_path: Path) -> Iterator[Laptop]:
+def laptop(cluster: Cluster, shared_folder: Path, packages: Path, tmp_path: Path) -> Iterator[Laptop]:
     """Its project has a profile of the cluster, whose login node this machine is."""
+    sent = tmp_path / "far" / HOME / "package"
+    sent.parent.mkdir(parents=True)
+    sent.symlink_to(packages)
     found = Laptop(partial(changing, shared_folder))
     try:
         found.start({**cluster.variables, "OMP_NUM_THREADS": "1"})
@@ -53,6 +63,14 @@ def laptop(cluster: Cluster, shared_folder: Path, tmp_path: Path) -> Iterator[La
         yield found
     finally:
         found.stop()
+
+
+@pytest.fixture(scope="module")
+def nothing_is_left() -> Iterator[None]:
+    """Nothing of a dashboard stays when the laptop is gone, a minute and a quarter later: other tests run meanwhile."""
+    yield
+    wait_until_nothing_is_left(150.0)
+    assert processes_with("-m orchestrator.dashboard") == []
 
 
 @pytest.fixture
@@ -72,54 +90,15 @@ def make_job(ranks: Ranks, inject: Callable[[str], Path]) -> Callable[[str], Job
     return make
 
 
-def test_a_run_whose_connection_breaks_ten_times(
+@pytest.mark.usefixtures("nothing_is_left")
+def test_a_sweep_of_six_from_a_repository(
     laptop: Laptop, make_job: Callable[[str], JobSpec], ranks: Ranks, tmp_path: Path
 ) -> None:
-    job = make_job("far")
-    laptop.write("far.yaml", dump_resolved(job))
-    folder = tmp_path / "far" / "runs"
-    with laptop.breaking_connections(3, 2.0):
-        said = laptop("submit", "far.yaml", check=False)
-    assert said.returncode == 0, said.stdout + said.stderr
-    [run] = all_runs(folder)
-    assert len(events(run, "submitted")) == 1
-    assert "again" not in laptop("submit", "far.yaml").stderr
-    assert len(events(run, "submitted")) == 1, "the same spec again finds its run"
-
-    with laptop.started("logs", "far", "-f") as following, laptop.breaking_connections(4, 3.0):
-        wait_for_hold(run, 1)
-        said = laptop("cancel", "far", check=False)
-        assert said.returncode == 0, said.stdout + said.stderr
-        wait_until(lambda: not status_of(run).is_active, "it stops")
-        said = laptop("resume", "far", check=False)
-        assert said.returncode == 0, said.stdout + said.stderr
-        shown, told = following.communicate(timeout=300)
-    assert following.returncode == 0, told
-    assert status_of(run).state == "completed"
-    assert len(events(run, "resumed")) == 1
-    assert len(events(run, "submitted")) == 2
-    assert losses(run) == ranks.losses_of(job, tmp_path / "here")
-    followed = [line for line in shown.splitlines() if line.startswith("[")]
-    assert sorted(followed) == sorted(laptop("logs", "far").stdout.splitlines()), "each line once"
-
-    with laptop.breaking_connections(3, 1.0):
-        [listed] = json.loads(laptop("list", "--json").stdout)
-        assert json.loads(laptop("status", run.run_id, "--json").stdout)["state"] == "completed"
-    assert listed["state"] == "completed"
-    code = json.loads((run.path / "code.json").read_text())
-    assert [each for each in code["repositories"] if each["used_by"] != "orchestrator"] == [], "it is in none there"
-    assert (run.path / "code" / "1" / "repository" / "far.yaml").exists(), "the code is pinned"
-    wait_until_nothing_is_left()
-    left = (tmp_path / "far" / ".orchestrator" / "requests").iterdir()  # a kill may have come before the thanks
-    assert [each for each in left if not (each / "ended").exists()] == []
-
-
-def test_a_sweep_of_six_from_a_repository(laptop: Laptop, make_job: Callable[[str], JobSpec], tmp_path: Path) -> None:
     """Cells start once each, with the code that the laptop has, committed or not, and without what git ignores. A
-    dashboard is shown meanwhile through the connection, to who has its token, also after the network was cut. Nothing
-    of it stays when the laptop is gone.
+    dashboard is shown meanwhile through the connection, to who has its token, also after the network was cut.
     """
-    laptop.write("far.yaml", dump_resolved(make_job("six").changed(launch={"env": {}}, schedule={"train_iters": 3})))
+    job = make_job("six").changed(launch={"env": ranks.for_commands()}, schedule={"train_iters": 3})
+    laptop.write("far.yaml", dump_resolved(job))
     laptop.write("six.yaml", "base: far.yaml\ngrid: {lr: [1e-3, 2e-3, 3e-3], runtime.seed: [1, 2]}\n")
     laptop.write(".gitignore", "large\n")
     laptop.write("large", "data")
@@ -151,8 +130,6 @@ def test_a_sweep_of_six_from_a_repository(laptop: Laptop, make_job: Callable[[st
     [pinned] = {path for run in runs for path in run.path.glob("code/*/repository")}
     assert (pinned / "later.py").exists()
     assert not (pinned / "large").exists()
-    wait_until_nothing_is_left(150.0)
-    assert processes_with("-m orchestrator.dashboard") == []
 
 
 PAGE = """\
@@ -192,3 +169,45 @@ def test_what_is_refused(laptop: Laptop, tmp_path: Path) -> None:
         assert (said.returncode, said.stdout) == (2, "")
         assert word in said.stderr
         assert "Traceback" not in said.stderr
+
+
+def test_a_run_whose_connection_breaks_ten_times(
+    laptop: Laptop, make_job: Callable[[str], JobSpec], ranks: Ranks, tmp_path: Path
+) -> None:
+    job = make_job("far")
+    laptop.write("far.yaml", dump_resolved(job))
+    folder = tmp_path / "far" / "runs"
+    with laptop.breaking_connections(3, 2.0):
+        said = laptop("submit", "far.yaml", check=False)
+    assert said.returncode == 0, said.stdout + said.stderr
+    [run] = all_runs(folder)
+    assert len(events(run, "submitted")) == 1
+    assert "again" not in laptop("submit", "far.yaml").stderr
+    assert len(events(run, "submitted")) == 1, "the same spec again finds its run"
+
+    with laptop.started("logs", "far", "-f") as following, laptop.breaking_connections(4, 3.0):
+        wait_for_hold(run, 1)
+        said = laptop("cancel", "far", check=False)
+        assert said.returncode == 0, said.stdout + said.stderr
+        wait_until(lambda: not status_of(run).is_active, "it stops")
+        said = laptop("resume", "far", check=False)
+        assert said.returncode == 0, said.stdout + said.stderr
+        shown, told = following.communicate(timeout=300)
+    assert following.returncode == 0, told
+    assert status_of(run).state == "completed"
+    assert len(events(run, "resumed")) == 1
+    assert len(events(run, "submitted")) == 2
+    assert losses(run) == ranks.losses_of(job, tmp_path / "here")
+    followed = [line for line in shown.splitlines() if line.startswith("[")]
+    assert sorted(followed) == sorted(laptop("logs", "far").stdout.splitlines()), "each line once"
+
+    with laptop.breaking_connections(3, 1.0):
+        [listed] = json.loads(laptop("list", "--json").stdout)
+        assert json.loads(laptop("status", run.run_id, "--json").stdout)["state"] == "completed"
+    assert listed["state"] == "completed"
+    code = json.loads((run.path / "code.json").read_text())
+    assert [each for each in code["repositories"] if each["used_by"] != "orchestrator"] == [], "it is in none there"
+    assert (run.path / "code" / "1" / "repository" / "far.yaml").exists(), "the code is pinned"
+    wait_until_nothing_is_left(150.0)
+    left = (tmp_path / "far" / ".orchestrator" / "requests").iterdir()  # a kill may have come before the thanks
+    assert [each for each in left if not (each / "ended").exists()] == []

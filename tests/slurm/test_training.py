@@ -18,15 +18,17 @@ import pytest
 from slurm.cluster import Cluster
 from support.commands import Commands
 from support.event_log import lines_of
-from support.faults import CommandLine, Ranks, wait_until
+from support.faults import UNSAVED, CommandLine, Ranks, wait_until
 from support.fixtures import inject, real_text
 from support.held import HOLD, hold_at, let_go, wait_for_hold
+from support.trained_together import TrainedTogether
 from support.training import events, four_layer_job, layout, logs, losses
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from orchestrator.launch.states.run_states import RunStatus, status_of
 from orchestrator.run_directory.exits.causes import by_word_of_the_ranks
 from orchestrator.run_directory.rundir import RunDir, read_lines
+from orchestrator.safe_path import RUNTIME_MODULE
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import load_job
 from orchestrator.spec.sections.notifications import NotificationsSpec
@@ -89,10 +91,20 @@ def make_quickstart(real_text: list[str]) -> Callable[..., JobSpec]:
 
 @pytest.fixture(scope="module")
 def undisturbed(
-    ranks: Ranks, make_job: Callable[..., JobSpec], tmp_path_factory: pytest.TempPathFactory
-) -> dict[str, dict[int, float]]:
-    """The losses of each layout, trained here and without an interruption."""
-    return {name: ranks.losses_of(make_job(name), tmp_path_factory.mktemp(name)) for name in LAYOUTS}
+    ranks: Ranks,
+    make_job: Callable[..., JobSpec],
+    make_quickstart: Callable[..., JobSpec],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Callable[..., dict[int, float]]:
+    """undisturbed(layout, make): the losses of that job, trained here and without an interruption or a checkpoint. All
+    are trained when the first is asked for: a test does that in a wait, for to train takes the processor.
+    """
+    unsaved = {"save_interval": None, "save_seconds": None}
+    made = {
+        (name, make): make(name).changed(checkpoint=unsaved) for make in (make_job, make_quickstart) for name in LAYOUTS
+    }
+    trained = TrainedTogether(ranks, tmp_path_factory.mktemp("undisturbed"), made, UNSAVED)
+    return lambda name, make=make_job: losses(trained[name, make])
 
 
 @dataclass(frozen=True)
@@ -130,12 +142,11 @@ def submit(
 ) -> Callable[..., Submitted]:
     """submit(layout, exclude, make, mlflow, start, **launch): a run of its own on the cluster `test`, whose first start
     is held. Where they work lies a torch.py that ends whoever imports it. `mlflow`: with trackers, and with somebody
-    who is told. `start`: by `torchrun`, or `forked`, by one that is there at once with ranks that are forked on their
-    nodes.
+    who is told. `start`: by `torchrun`, or `forked`, by one that is there at once. Ranks are forked on their nodes.
     """
     holding = inject(HOLD).parent
     starts = {
-        "torchrun": {"PYTHONPATH": str(holding)},
+        "torchrun": {**ranks.for_commands(holding), "FORKED_ALONE": RUNTIME_MODULE},
         "forked": ranks.for_commands(holding),
     }
 
@@ -178,19 +189,37 @@ def stored_losses(run: RunDir) -> list[dict[int, float]]:
     return [{step: value for uuid, step, value in rows if uuid == each} for each in runs]
 
 
-def test_a_time_limit(
-    cluster: Cluster,
+def test_a_time_limit_and_meanwhile_a_requeue_and_a_killed_batch_script(
     submit: Callable[..., Submitted],
     make_quickstart: Callable[..., JobSpec],
-    ranks: Ranks,
-    tmp_path_factory: pytest.TempPathFactory,
+    undisturbed: Callable[..., dict[int, float]],
+    cluster: Cluster,
 ) -> None:
-    """The quickstart in three layouts. SLURM's notice comes up to half a minute early."""
-    submitted = {name: submit(name, make=make_quickstart, time=120, stop_margin=15) for name in LAYOUTS}
-    for each in submitted.values():  # to start takes the processor: what is to be compared is made in the wait
+    """The quickstart in three layouts is at its limit. SLURM's notice comes up to half a minute early, and not before
+    all of them are held: three quarters of a minute after their start.
+    """
+    limited = {name: submit(name, make=make_quickstart, time=120, stop_margin=45) for name in LAYOUTS}
+    requeued = submit("tp2", mlflow=True, start="torchrun")  # it takes longest to start
+    for each in limited.values():
         each.wait_until_held()
-    expected = {name: ranks.losses_of(make_quickstart(name), tmp_path_factory.mktemp(name)) for name in LAYOUTS}
-    for name, each in submitted.items():
+    killed = submit("pp2")
+    with requeued.command.started("logs", requeued.run.run_id, "-f") as following:
+        for each in (requeued, killed):
+            each.wait_until_held()
+        cluster.call("scontrol", "requeue", requeued.job_id)
+        cluster.call("scancel", "--signal=KILL", "--batch", killed.job_id)
+        expected = {name: undisturbed(name, make_quickstart) for name in LAYOUTS}
+        for each, name, cause in ((requeued, "tp2", "requeued"), (killed, "pp2", "killed")):
+            each.wait_to_complete()
+            assert each.causes() == [cause, "completed"]
+            assert losses(each.run) == undisturbed(name)
+        shown, _ = following.communicate(timeout=PATIENCE)
+    assert f"launch test-{requeued.job_id}.0 on" in shown
+    assert f"launch test-{requeued.job_id}.1 on" in shown, "the logs are followed across the requeue"
+    assert "[1] rank 1: completed" in shown
+    cluster.wait_for(int(requeued.job_id), "COMPLETED")
+    trackers_and_people_have_heard(requeued, undisturbed("tp2"))
+    for name, each in limited.items():
         status = each.wait_to_complete()
         assert set(each.causes()) == {"time_limit", "completed"}
         assert status.launches >= 2
@@ -202,54 +231,70 @@ def test_a_time_limit(
         assert int(cluster.job(int(each.job_id))["Restarts"]) == status.launches - 1
 
 
-def test_a_requeue_a_killed_batch_script_a_preemption_and_a_lost_slurmd(
-    cluster: Cluster, submit: Callable[..., Submitted], undisturbed: dict[str, dict[int, float]], tmp_path: Path
-) -> None:
-    requeued, killed = submit("tp2", mlflow=True, start="torchrun"), submit("pp2")
-    with requeued.command.started("logs", requeued.run.run_id, "-f") as following:
-        for each in (requeued, killed):
-            each.wait_until_held()
-        cluster.call("scontrol", "requeue", requeued.job_id)
-        cluster.call("scancel", "--signal=KILL", "--batch", killed.job_id)
-        for each, cause in ((requeued, "requeued"), (killed, "killed")):
-            each.wait_to_complete()
-            assert each.causes() == [cause, "completed"]
-        shown, _ = following.communicate(timeout=PATIENCE)
-    assert f"launch test-{requeued.job_id}.0 on" in shown
-    assert f"launch test-{requeued.job_id}.1 on" in shown, "the logs are followed across the requeue"
-    assert "[1] rank 1: completed" in shown
+def trackers_and_people_have_heard(requeued: Submitted, expected: dict[int, float]) -> None:
+    """Of a run that was requeued and is over: once each."""
     synced = requeued.command("sync", requeued.run.run_id)  # a run does not wait for a tracker that takes too long
     assert synced.code == 0, synced.err
     [tracked] = stored_losses(requeued.run)
-    assert tracked == undisturbed["tp2"], "one MLflow run, with the whole curve"
+    assert tracked == expected, "one MLflow run, with the whole curve"
     board = EventAccumulator(str(requeued.run.path / "tensorboard"), size_guidance={"scalars": 0})
     board.Reload()
     shown_there = {event.step: event.value for event in board.Scalars("train/loss")}
-    assert shown_there == pytest.approx(undisturbed["tp2"]), "each step once, although some were trained twice"
-    cluster.wait_for(int(requeued.job_id), "COMPLETED")
+    assert shown_there == pytest.approx(expected), "each step once, although some were trained twice"
     told = requeued.command.folder / "told"
     assert told.read_text() == f"completed {requeued.job_id}\n", "once, and not at each requeue"
-    assert losses(requeued.run) == undisturbed["tp2"]
-    assert losses(killed.run) == undisturbed["pp2"]
 
+
+def test_a_preemption_a_lost_slurmd_and_a_node_that_is_cut_off(
+    cluster: Cluster,
+    submit: Callable[..., Submitted],
+    undisturbed: Callable[..., dict[int, float]],
+    tmp_path: Path,
+) -> None:
+    """Both ranks of the run on the node that is cut off are there: for them nothing has happened, and the shared disk
+    is still there. They write nothing after their run went on elsewhere.
+    """
     preempted = submit("dp2", exclude=("n1", "n2"), partition="low", stop_margin=10)
-    lost = submit("tp2", exclude=("n3", "n4"), nodes=1, gpus_per_node=2)
-    for each in (preempted, lost):
+    lost = submit("tp2", exclude=("n2",), nodes=1, gpus_per_node=2)
+    cut_off = submit("tp2", exclude=("n1",), nodes=1, gpus_per_node=2)
+    for each in (preempted, lost, cut_off):
         each.wait_until_held()
     nodes = events(preempted.run, "launched")[-1]["nodes"]
+    stale = events(cut_off.run, "launched")[-1]
     urgent = cluster.submit("sleep 3", f"--nodelist={','.join(nodes)}", "--exclusive", folder=tmp_path)
     cluster.kill_slurmd(events(lost.run, "launched")[-1]["nodes"][0])
+    cluster.cut(stale["nodes"][0])
     preempted.wait_to_complete()
     assert preempted.causes() == ["preempted", "completed"]
     lost.wait_to_complete()
     assert lost.causes() == ["node_fail", "completed"]
-    assert losses(preempted.run) == undisturbed["dp2"]
-    assert losses(lost.run) == undisturbed["tp2"]
+    assert losses(preempted.run) == undisturbed("dp2")
+    assert losses(lost.run) == undisturbed("tp2")
     cluster.wait_for(urgent, "COMPLETED")
+
+    wait_until(lambda: events(cut_off.run, "resumed"), "the start elsewhere")
+    cut_off.go_on()
+    cut_off.wait_to_complete()
+    assert cut_off.causes() == ["node_fail", "completed"]
+    assert losses(cut_off.run) == undisturbed("tp2")
+    assert events(cut_off.run, "launched")[-1]["nodes"] != stale["nodes"]
+    was_refused(cut_off.run, stale["launch_id"])
+
+
+def was_refused(run: RunDir, stale: str) -> None:
+    """A start that was cut off has trained on until it was about to write, and has not written."""
+    wait_until(lambda: run.exit_record(stale, 0).exists(), "the end of the stale rank")
+    assert by_word_of_the_ranks(run, stale).cause == "lease_lost"
+    assert "lease 1 was taken over by a newer start of this run" in run.rank_log(0).read_text()
+    records = list(read_lines(run.metrics_file))
+    resumed = next(event["time"] for event in lines_of(run) if event["event"] == "resumed")
+    after = [record["iteration"] for record in records if record["time"] > resumed]
+    assert after == sorted(after), "one writer"
+    assert status_of(run).state == "completed"
 
 
 def test_a_controller_that_is_away_for_a_minute(
-    cluster: Cluster, submit: Callable[..., Submitted], undisturbed: dict[str, dict[int, float]]
+    cluster: Cluster, submit: Callable[..., Submitted], undisturbed: Callable[..., dict[int, float]]
 ) -> None:
     each = submit("tp2")
     each.wait_until_held()
@@ -265,31 +310,4 @@ def test_a_controller_that_is_away_for_a_minute(
     cluster.start_controller()
     each.wait_to_complete()
     assert each.causes() == ["completed"]
-    assert losses(each.run) == undisturbed["tp2"]
-
-
-def test_a_node_that_is_cut_off_writes_nothing_after_its_run_went_on_elsewhere(
-    cluster: Cluster, submit: Callable[..., Submitted], undisturbed: dict[str, dict[int, float]]
-) -> None:
-    """Both ranks are on that node: for them nothing has happened, and the shared disk is still there."""
-    each = submit("tp2", nodes=1, gpus_per_node=2)
-    each.wait_until_held()
-    stale = events(each.run, "launched")[-1]
-    cluster.cut(stale["nodes"][0])
-    wait_until(lambda: events(each.run, "resumed"), "the start elsewhere")
-    each.go_on()
-    each.wait_to_complete()
-    assert each.causes() == ["node_fail", "completed"]
-    assert losses(each.run) == undisturbed["tp2"]
-    fresh = events(each.run, "launched")[-1]
-    assert fresh["nodes"] != stale["nodes"]
-
-    # It trained on until it was about to write, and was refused.
-    wait_until(lambda: each.run.exit_record(stale["launch_id"], 0).exists(), "the end of the stale rank")
-    assert by_word_of_the_ranks(each.run, stale["launch_id"]).cause == "lease_lost"
-    assert "lease 1 was taken over by a newer start of this run" in each.run.rank_log(0).read_text()
-    records = list(read_lines(each.run.metrics_file))
-    resumed = next(event["time"] for event in lines_of(each.run) if event["event"] == "resumed")
-    after = [record["iteration"] for record in records if record["time"] > resumed]
-    assert after == sorted(after), "one writer"
-    assert status_of(each.run).state == "completed"
+    assert losses(each.run) == undisturbed("tp2")

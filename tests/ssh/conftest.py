@@ -48,9 +48,7 @@ def _hosts(shared_folder: Path) -> Iterator[Hosts]:
 def hosts(_hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hosts]:
     monkeypatch.setenv("PATH", _hosts.path)
     yield _hosts
-    for name in _hosts.names:
-        _hosts.boot(name)
-        _hosts.heal(name)
+    _hosts.restore()
 
 
 def unavailable(reason: str) -> NoReturn:

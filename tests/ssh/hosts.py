@@ -52,6 +52,7 @@ class Hosts:
         self._machines = {name: Machine(name, self._folder) for name in self.names}
         self._link: str | None = None
         self._network = ""
+        self._disturbed: set[str] = set()
 
     @property
     def path(self) -> str:
@@ -109,6 +110,14 @@ class Hosts:
             self._switch.ip("link", "set", name, "up")
         self.start_sshd(name)
 
+    def restore(self) -> None:
+        """All machines are up again, in the network, and answer."""
+        for name in self._disturbed:
+            self.boot(name)
+        self._disturbed.clear()
+        for name in self.names:
+            self.heal(name)
+
     def start_sshd(self, name: str, more: str = "") -> None:
         """`more`: lines of its settings."""
         settings = self._folder / f"{name}.sshd_config"
@@ -123,12 +132,14 @@ class Hosts:
 
     def stop_sshd(self, name: str) -> None:
         """The machine refuses connections from now on; those that there are stay."""
+        self._disturbed.add(name)
         pid = (self._folder / f"{name}.pid").read_text().strip()
         self._machines[name].run("kill", pid)
         wait_until(lambda: not (self._folder / f"{name}.pid").exists(), f"sshd of {name} has ended")
 
     def pause_sshd(self, name: str) -> None:
         """The machine takes connections and says nothing, until it is booted again."""
+        self._disturbed.add(name)
         pid = (self._folder / f"{name}.pid").read_text().strip()
         self._machines[name].run("kill", "-STOP", pid)
 
@@ -138,6 +149,7 @@ class Hosts:
 
     def kill(self, name: str) -> None:
         """Power failure: nothing of it goes on, and nothing is heard of it."""
+        self._disturbed.add(name)
         self._switch.ip("link", "delete", name)
         self._machines[name].kill()
 

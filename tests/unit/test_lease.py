@@ -21,7 +21,7 @@ from support.refused import refused
 
 from orchestrator.errors import LeaseLost, RunIsHeld
 from orchestrator.process import Process
-from orchestrator.run_directory.lease import Lease, read_holder
+from orchestrator.run_directory.lease import Lease, read_holder, release_for_the_dead
 from orchestrator.run_directory.rundir import RunDir
 
 fork = multiprocessing.get_context("fork")
@@ -116,6 +116,42 @@ def test_dead_process_of_this_host_is_replaced_at_once(run: RunDir) -> None:
     assert not holder.live
     assert holder.reason == "its process has ended"
     assert Lease.acquire(run, launch_id="b").token == 2
+
+
+def test_the_machine_of_a_dead_holder_releases_its_lease_for_others(run: RunDir) -> None:
+    """Of that launch alone, and only where the process is known to be gone."""
+    child = fork.Process(target=Lease.acquire, args=(run,), kwargs={"launch_id": "a", "time_to_live": 1e6})
+    child.start()
+    child.join()
+    ours = (run.lease / "000001.json").read_text()
+
+    def elsewhere() -> str:
+        make_foreign(run, 1)
+        holder = read_holder(run)
+        (run.lease / "000001.json").write_text(ours)
+        assert holder is not None
+        return "live" if holder.live else holder.reason
+
+    release_for_the_dead(run, "b")
+    assert elsewhere() == "live"
+    release_for_the_dead(run, "a")
+    assert elsewhere() == "released"
+
+
+@pytest.mark.parametrize("is_foreign", [False, True])
+def test_the_lease_of_a_holder_that_may_live_is_not_released(run: RunDir, is_foreign: bool) -> None:
+    Lease.acquire(run, launch_id="a")
+    if is_foreign:
+        make_foreign(run, 1)
+    release_for_the_dead(run, "a")
+    holder = read_holder(run)
+    assert holder is not None
+    assert holder.live
+
+
+def test_nobody_is_released_where_nobody_holds(run: RunDir) -> None:
+    release_for_the_dead(run, "a")
+    assert read_holder(run) is None
 
 
 def test_unreaped_zombie_is_dead(run: RunDir) -> None:

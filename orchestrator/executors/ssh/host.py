@@ -17,6 +17,7 @@ import time
 import uuid
 from collections import deque
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,7 @@ from orchestrator.executors.ssh.messages import (
 from orchestrator.launch.processes.launch_processes import LAUNCH_VARIABLE, end_processes
 from orchestrator.launch.processes.stop_request import stop_at_once
 from orchestrator.run_directory.events.types import Launched
+from orchestrator.run_directory.lease import release_for_the_dead
 from orchestrator.run_directory.rundir import RunDir, write_atomically
 from orchestrator.safe_path import module_command
 
@@ -163,6 +165,8 @@ def _guard(run: RunDir, launcher: Launcher, environment: dict[str, str]) -> int:
     # What is left now has been left behind. Again: a process that is becoming another program was not found.
     end_processes(mark, SECONDS_TO_GO, GUARD_VARIABLE)
     end_processes(mark, variable=GUARD_VARIABLE)
+    with suppress(OSError):  # of the file system that was lost: the next start waits for a minute
+        release_for_the_dead(run, environment[LAUNCH_VARIABLE])
     code = child.returncode
     return 128 - code if code < 0 else code
 

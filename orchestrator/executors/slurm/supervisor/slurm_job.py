@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from orchestrator.errors import UserError
 from orchestrator.fields.nodelist import expand_nodelist
 
+SUPERVISOR_VARIABLE = "ORCHESTRATOR_SUPERVISOR"
+"""Which process the batch script is, for the nodes' programs."""
 _FIRST_PORT, _PORTS = 15000, 17000  # below the range that Linux hands out by itself
 
 

@@ -22,7 +22,7 @@ from orchestrator.executors.slurm.supervisor.job_end import (
     left_to_caller,
     say,
 )
-from orchestrator.executors.slurm.supervisor.slurm_job import SlurmJob
+from orchestrator.executors.slurm.supervisor.slurm_job import SUPERVISOR_VARIABLE, SlurmJob
 from orchestrator.launch.notifications.process import tell_of_start, tell_of_withdrawn
 from orchestrator.launch.processes.launch_processes import LAUNCH_VARIABLE, REQUEUE_CODE_VARIABLE
 from orchestrator.launch.processes.stop_request import (
@@ -42,7 +42,6 @@ from orchestrator.run_directory.rundir import RunDir
 from orchestrator.safe_path import module_command
 from orchestrator.spec.job import JobSpec
 
-SUPERVISOR_VARIABLE = "ORCHESTRATOR_SUPERVISOR"
 HEALTH_MODULE = "orchestrator.runtime.health"
 _POLL_SECONDS = 0.2
 _SECONDS_OF_TOLERANCE = 60.0

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 from support.refused import refused
 
@@ -50,3 +53,10 @@ def test_all_nodes_meet_at_the_first() -> None:
     assert (first["PET_RDZV_CONF"], third["PET_RDZV_CONF"]) == ("is_host=1", "is_host=0")
     assert (third["NODE_NAME"], third["NODE_RANK"]) == ("gpu009", "2")
     assert 1024 < job.port < 32768
+
+
+def test_a_node_begins_without_what_knows_jobs() -> None:
+    program = "import sys, orchestrator.executors.slurm.supervisor.node; print([*sys.modules])"
+    loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
+    assert "orchestrator.executors.slurm.supervisor.slurm_job" in loaded
+    assert "orchestrator.spec" not in loaded

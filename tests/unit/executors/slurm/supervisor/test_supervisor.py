@@ -270,14 +270,14 @@ def test_a_controller_that_is_away_is_asked_again(
 NODE = """
 import os, sys, time
 from types import SimpleNamespace
-from orchestrator.executors.slurm.supervisor import node
+from orchestrator.executors.slurm.supervisor import node, node_guard
 
 def sleep(seconds):
     with open(os.environ["LOOKS"], "a") as file:
         file.write("x")
     time.sleep(seconds)
 
-node.time = SimpleNamespace(sleep=sleep)
+node_guard.time = SimpleNamespace(sleep=sleep)
 sys.exit(node.main())
 """
 """The node program, which leaves a letter in the file $LOOKS each time that it has looked around."""
