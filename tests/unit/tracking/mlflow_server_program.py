@@ -1,6 +1,6 @@
 """`mlflow server`, forked from a process that has imported it: `mlflow_server_program PID_FILE OPTIONS…`.
 
-That command starts uvicorn as a program of its own, which imports everything once more: here it goes on as uvicorn itself.
+That command starts uvicorn as a program of its own, which imports everything again: here it goes on as uvicorn itself.
 """
 
 from __future__ import annotations
