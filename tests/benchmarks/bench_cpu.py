@@ -15,7 +15,6 @@ import importlib
 import json
 import os
 import statistics
-import subprocess
 import sys
 import sysconfig
 import tempfile
@@ -34,29 +33,35 @@ SAME = 2e-5
 
 
 class Spent(NamedTuple):
-    """Seconds by the clock, and those of the processor, which other processes do not lengthen."""
+    """Seconds by the clock, and those in which this thread had a core or waited for anything but a core: these other
+    processes do not lengthen.
+    """
 
     seconds: float
-    processor_seconds: float
+    own_seconds: float
 
     def __sub__(self, earlier: Spent) -> Spent:
-        return Spent(self.seconds - earlier.seconds, self.processor_seconds - earlier.processor_seconds)
+        return Spent(self.seconds - earlier.seconds, self.own_seconds - earlier.own_seconds)
 
 
 def spent() -> Spent:
-    """What this process has taken up to now."""
-    return Spent(time.perf_counter(), time.process_time())
+    """What this thread has taken up to now."""
+    now, without_a_core = time.perf_counter(), 0.0
+    with contextlib.suppress(OSError):  # not every kernel counts it
+        without_a_core = int(Path("/proc/thread-self/schedstat").read_text().split()[1]) / 1e9
+    return Spent(now, now - without_a_core)
 
 
 def prepare(folder: Path) -> None:
     """The quickstart's tokenizer and data set, of less text, in `folder`/.quickstart."""
+    from orchestrator.cli.main import main as orchestrator
+
     made = folder / ".quickstart"
-    command = [sys.executable, "-m", "orchestrator", "data"]
     text = [str(Path(sysconfig.get_path("stdlib"), "asyncio")), "--glob", "*.py"]
     words = ["--tokenizer-type", "huggingface", "--tokenizer-path", str(made / "tokenizer.json"), "--append-eod"]
     learn = ["train-tokenizer", *text, "--vocab-size", "4096", "--output", str(made / "tokenizer.json")]
     for arguments in (learn, ["tokenize", *text, *words, "--output-prefix", str(made / "stdlib")]):
-        subprocess.run([*command, *arguments], check=True, capture_output=True)
+        assert orchestrator(["data", *arguments]) == 0
 
 
 def open_run(folder: Path, steps: int, closing: contextlib.ExitStack) -> Any:
@@ -236,7 +241,7 @@ def measure(folder: Path, steps: int) -> dict[str, Any]:
         return {
             "ours": [each.seconds for each in ours[WARM_UP:]],
             "theirs": [each.seconds for each in theirs[WARM_UP:]],
-            "processor_ratio": _ratio(*([each.processor_seconds for each in way[WARM_UP:]] for way in (ours, theirs))),
+            "own_ratio": _ratio(*([each.own_seconds for each in way[WARM_UP:]] for way in (ours, theirs))),
             "losses": [losses, plain.losses],
             "tokens": tokens,
             "threads": torch.get_num_threads(),

@@ -85,7 +85,8 @@ class Chromium:
             self.close()
             self._playwright = sync_playwright().start()
             self._browser, self._changes = self._launched(self._playwright), changes
-            self._context = self._browser.new_context(viewport=WINDOW)
+            # Without motion: a mark that pulses costs as much as the page, for as long as that is open.
+            self._context = self._browser.new_context(viewport=WINDOW, reduced_motion="reduce")
             self._context.set_default_timeout(1000 * PATIENCE)
             self._context.new_page()  # its process stays when other pages are closed, and what it has compiled
         return self._context
@@ -197,9 +198,14 @@ def dashboard_commands() -> Iterator[Commands]:
     process.close()
 
 
+def forked(ranks: Ranks) -> dict[str, str]:
+    """Variables of a dashboard: what it has started is forked, as what that starts in its turn."""
+    return {**ranks.for_commands(), "FORKED_TOO": "orchestrator orchestrator.launch orchestrator.sweeps"}
+
+
 @pytest.fixture(scope="module")
 def dashboards(dashboard_commands: Commands, ranks: Ranks) -> Iterator[Dashboards]:
-    made = Dashboards(dashboard_commands, ranks.for_commands())
+    made = Dashboards(dashboard_commands, forked(ranks))
     yield made
     made.end()
 
@@ -207,7 +213,7 @@ def dashboards(dashboard_commands: Commands, ranks: Ranks) -> Iterator[Dashboard
 @pytest.fixture(scope="session")
 def reviewing(dashboard_commands: Commands, ranks: Ranks, reviewed: Reviewed) -> Iterator[Dashboard]:
     """A dashboard of the runs, as it is by default."""
-    started = Dashboards(dashboard_commands, ranks.for_commands())
+    started = Dashboards(dashboard_commands, forked(ranks))
     yield started.start(reviewed.runs_dir)
     started.end()
 

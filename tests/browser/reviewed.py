@@ -17,7 +17,7 @@ from pathlib import Path
 from threading import Thread
 from typing import Any
 
-from support.event_log import append_event, append_to_ledger
+from support.event_log import append_event, append_to_ledger, lines_of
 from support.faults import Ranks, wait_for_step
 from support.fixtures import tokenized
 from support.held import HOLD, hold_at
@@ -180,17 +180,24 @@ class Launch:
         self.ranks, self.run, self.job, self.launch_id = ranks, run, job, launch_id
         self.marks = LogMarks.of(run)
 
-    def begin(self, **options: Any) -> None:
+    def announce(self) -> None:
+        """What there is before its ranks are."""
         write_atomically(self.run.launch_script, render(self.job, run_dir=self.run.path, python=sys.executable))
         append_event(self.run, "launched", launch_id=self.launch_id, **Process.current().to_record())
+
+    def begin(self, **options: Any) -> None:
+        self.announce()
         self.started: Started = self.ranks.start(self.run, self.job, launch_id=self.launch_id, **options)
 
     def end(self) -> str:
         """Wait for it; the cause of its end."""
-        code = self.started.wait()
+        return self.tell_the_end(self.started.wait())
+
+    def tell_the_end(self, code: int, **more: float) -> str:
+        """The cause of it. `more`: of the event."""
         end = classify(self.run, self.launch_id, code, self.marks)
         told = {"cause": end.cause, "message": end.message, "iteration": end.iteration}
-        append_event(self.run, "exited", launch_id=self.launch_id, code=code, **told)
+        append_event(self.run, "exited", launch_id=self.launch_id, code=code, **told, **more)
         return end.cause
 
     def report_killed(self) -> None:
@@ -216,6 +223,17 @@ def see_through(ranks: Ranks, run: RunDir, job: JobSpec, launch_id: str, cause: 
     return run
 
 
+def complete_together(ranks: Ranks, runs: Sequence[RunDir]) -> None:
+    """Launch runs of one rank and see them through, one after the other in the same process."""
+    launches = [Launch(ranks, run, load_resolved(run.resolved()), "test") for run in runs]
+    for launch in launches:
+        launch.announce()
+    ranks.train_several(runs, 1)
+    for launch in launches:
+        ended = launch.tell_the_end(0, time=lines_of(launch.run)[-1]["time"])
+        assert ended == "completed", f"{ended}: {logs(launch.run)[-4000:]}"
+
+
 def reviewed_in(folder: Path, ranks: Ranks) -> Reviewed:
     """The runs in a folder, which are made where another process has not made them."""
     return Reviewed(made_once(folder, partial(_make, ranks)), ranks)
@@ -227,7 +245,7 @@ def _make(ranks: Ranks, folder: Path) -> None:
     _all_of([*(partial(maker, folder, ranks) for maker in makers), *_planned_cells(folder, ranks)])
 
 
-def _all_of(tasks: Sequence[Callable[[], None]]) -> None:
+def _all_of(tasks: Sequence[Callable[[], object]]) -> None:
     """Some of them side by side."""
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         for each in [pool.submit(task) for task in tasks]:
@@ -299,7 +317,7 @@ def _changed(folder: Path, ranks: Ranks) -> None:
     see_through(ranks, run, changed, "changed-2", "completed")
 
 
-def _planned_cells(folder: Path, ranks: Ranks) -> Iterator[Callable[[], None]]:
+def _planned_cells(folder: Path, ranks: Ranks) -> Iterator[Callable[[], object]]:
     """Plan the sweep as `sweep run` does; what trains each of its cells."""
     schedule = {"train_iters": 20, "lr_warmup_iters": 2}
     base = four_layer_job("cell", schedule=schedule, evaluation={"eval_interval": 10, "eval_iters": 1}, **SMALL)
@@ -312,11 +330,7 @@ def _planned_cells(folder: Path, ranks: Ranks) -> Iterator[Callable[[], None]]:
     jobs = {entry.id: "local" for entry in planned.cells}
     gone = Process.current().to_record() | {"started": 0}  # a driver that has ended since
     append_to_ledger(sweep, "submitted", how="local", cluster=None, max_parallel=2, jobs=jobs, driver=gone)
-    for number, entry in enumerate(planned.cells):
-        run = sweep.run(entry)
-        cause, inject = ("host_out_of_memory", program) if entry.name == FAILED_CELL else ("completed", None)
-
-        def train(run: RunDir = run, name: str = f"cell-{number}", cause: str = cause, inject: Any = inject) -> None:
-            see_through(ranks, run, load_resolved(run.resolved()), name, cause, inject=inject)
-
-        yield train
+    failing = next(sweep.run(entry) for entry in planned.cells if entry.name == FAILED_CELL)
+    job = load_resolved(failing.resolved())
+    yield partial(see_through, ranks, failing, job, "cell", "host_out_of_memory", inject=program)
+    yield partial(complete_together, ranks, [sweep.run(each) for each in planned.cells if each.name != FAILED_CELL])

@@ -11,8 +11,8 @@ from urllib.parse import urlencode, urlsplit
 import pytest
 from browser.conftest import Dashboard, Dashboards, Visitor
 from browser.reviewed import FAILED_CELL, Reviewed
+from browser.waiting import wait_until
 from playwright.sync_api import expect
-from support.faults import wait_until
 from support.training import events, tiny_job
 
 from orchestrator.launch.states.run_states import status_of

@@ -13,9 +13,9 @@ import pytest
 from browser.accessibility import violations
 from browser.conftest import Dashboard, Dashboards, Visitor
 from browser.reviewed import SMALL, Reviewed, created, see_through
-from browser.waiting import until
+from browser.waiting import until, wait_until
 from playwright.sync_api import Page, expect
-from support.faults import Ranks, wait_until
+from support.faults import Ranks
 from support.training import four_layer_job
 
 from orchestrator.run_directory.rundir import RunDir

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from browser.conftest import Dashboard, Visitor
-from browser.waiting import until
-from support.faults import wait_until
+from browser.waiting import until, wait_until
 
 
 def test_what_was_taken(reviewing: Dashboard, visitor: Visitor) -> None:

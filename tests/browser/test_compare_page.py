@@ -87,7 +87,7 @@ def test_it_follows_a_run_that_trains(
     dashboards: Dashboards, visitor: Visitor, reviewed: Reviewed, tmp_path: Path
 ) -> None:
     mine = reviewed.copied(tmp_path)
-    with mine.live(tiny_job("going", schedule={"train_iters": 9000}), seconds=0.1) as run:
+    with mine.live(tiny_job("going", schedule={"train_iters": 9000}), seconds=0.4) as run:
         page = visitor(dashboards.start(mine.runs_dir).address + address(run, mine.changed))
         steps = page.get_by_role("row", name=re.compile("^going")).get_by_role("cell").nth(2)
         link = page.get_by_role("link", name=f"Remove {key(run)}")

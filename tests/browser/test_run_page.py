@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 from browser.conftest import Dashboard, Dashboards, Visitor
 from browser.reviewed import Reviewed
+from browser.waiting import wait_until
 from playwright.sync_api import Page, expect
-from support.faults import wait_until
 from support.training import tiny_job
 
 from orchestrator.run_directory.rundir import RunDir
@@ -144,7 +144,7 @@ def test_a_failed_run_says_why_and_shows_the_lines(shown: Dashboard, own: Review
 
 
 def test_a_live_run_moves_on_while_one_looks(shown: Dashboard, own: Reviewed, visitor: Visitor) -> None:
-    with own.live(tiny_job("watched", schedule={"train_iters": 9000}), seconds=0.1) as run:
+    with own.live(tiny_job("watched", schedule={"train_iters": 9000}), seconds=0.4) as run:
         page = visitor(place(shown, run))
         first = len(traces(page, "loss")[0]["x"])
         expect(page.locator("#head .state")).to_have_text("running")

@@ -8,8 +8,8 @@ import pytest
 from browser.conftest import Dashboard, Dashboards, Visitor
 from browser.reviewed import Reviewed
 from browser.test_actions import answer
+from browser.waiting import wait_until
 from playwright.sync_api import expect
-from support.faults import wait_until
 from support.training import tiny_job
 
 from orchestrator.launch.runs import all_runs

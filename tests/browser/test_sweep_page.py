@@ -67,7 +67,7 @@ def test_it_follows_a_cell_that_trains(
 ) -> None:
     mine = reviewed.copied(tmp_path)
     plan = asdict(mine.sweep.planned())
-    with mine.live(tiny_job("going", schedule={"train_iters": 9000}), seconds=0.1) as run:
+    with mine.live(tiny_job("going", schedule={"train_iters": 9000}), seconds=0.4) as run:
         values = {"optimizer.lr": "2e-3", "batch.global_batch_size": "8"}
         added = {"id": "0" * 64, "name": "lr=2e-3,gbs=8", "values": values, "run": f"going/{run.run_id}"}
         append_to_ledger(mine.sweep, "planned", **{**plan, "generation": 2, "cells": [*plan["cells"], added]})

@@ -1,9 +1,20 @@
-"""Waiting for a page."""
+"""Waiting for a page, or for what it has started."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from playwright.sync_api import Page
-from support.faults import wait_until
+from support import faults
+from support.faults import Found
+
+_EVERY = 0.15
+"""Seconds between two looks: each costs hundredths of a second of a core."""
+
+
+def wait_until(look: Callable[[], Found], what: str) -> Found:
+    """Look again and again, until there is something; its value."""
+    return faults.wait_until(look, what, _EVERY)
 
 
 def until(page: Page, expression: str, argument: object = None) -> None:

@@ -154,12 +154,12 @@ class CommandLine:
         return wait_until(lambda: all_runs(self.folder / "runs"), "a run directory")[-1]
 
 
-def wait_until(look: Callable[[], Found], what: str) -> Found:
-    """Poll until `look` finds something; its value."""
+def wait_until(look: Callable[[], Found], what: str, every: float = 0.03) -> Found:
+    """Look every so many seconds, until `look` finds something; its value."""
     deadline = time.monotonic() + PATIENCE
     while not (found := look()):
         assert time.monotonic() < deadline, f"waited {PATIENCE:.0f} s for {what}"
-        time.sleep(0.03)
+        time.sleep(every)
     return found
 
 

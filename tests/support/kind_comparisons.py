@@ -6,7 +6,8 @@ of the section, or the block instead.
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+import re
+from collections.abc import Iterable, Iterator
 
 from orchestrator.models.blocks import block, protocols, registry
 from orchestrator.models.registry import FAMILIES
@@ -24,28 +25,42 @@ _CLASSES = {
     if isinstance(value, type) and value.__module__ == module.__name__ and value is not block.Block
 }
 """Of blocks, and of their parts. Every block is a `Block`, as parts of shell scripts and of reports are."""
-_WORDS = _KINDS | _OPTIONAL | _NAMES | _CLASSES
-"""A program without any of them compares nothing."""
+_WORDS = re.compile(
+    rf"\.({'|'.join(_KINDS | _OPTIONAL)})\b|\b({'|'.join(_CLASSES | {name.upper() for name in FAMILIES})})\b"
+    rf"|[\"']({'|'.join(FAMILIES)}|model\.architecture)[\"']"
+)
+"""A program without any of them compares nothing: a field as an attribute, a class or a family by its name."""
 _OTHERS = {"self", "request", "served"}
 """Objects that have fields of these names and are no part of a job."""
-_Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
+_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
+_COMPARING = (ast.Compare, ast.Match, ast.Subscript, ast.Call, ast.MatchClass, ast.Dict)
+_DECIDING = (ast.If, ast.While, ast.IfExp, ast.Assert, ast.BoolOp, ast.UnaryOp, ast.comprehension, ast.Call)
+_NOBODY: set[str] = set()
 
 
 def comparisons(source: str) -> list[tuple[int, str]]:
     """Each by its line."""
-    if not any(word in source for word in _WORDS):
+    if not _WORDS.search(source):
         return []
-    tree = ast.parse(source)
-    found: set[tuple[int, str]] = set()
-    for scope in (tree, *(node for node in ast.walk(tree) if isinstance(node, _Function))):
-        kinds, optional = _locals(scope)
-        for node in ast.walk(scope):
-            if isinstance(node, ast.expr | ast.stmt | ast.pattern) and _compares(node, kinds, optional):
-                found.add((node.lineno, ast.unparse(node)))
+    nodes = list(ast.walk(ast.parse(source)))
+    found = set(_found(nodes, _NOBODY, _NOBODY))
+    if any(_locals(nodes)):
+        for scope in (node for node in nodes if isinstance(node, _FUNCTIONS)):
+            within = list(ast.walk(scope))
+            kinds, optional = _locals(within)
+            found |= set(_found(within, kinds, optional)) if kinds or optional else set()
+    return sorted(found)
+
+
+def _found(nodes: Iterable[ast.AST], kinds: set[str], optional: set[str]) -> Iterator[tuple[int, str]]:
+    """What compares, where these locals hold kinds and optional sections."""
+    for node in nodes:
+        if isinstance(node, _COMPARING) and _compares(node, kinds, optional):
+            yield node.lineno, ast.unparse(node)
+        if isinstance(node, _DECIDING):
             for asked in _truths(node):
                 if _is_of(asked, _OPTIONAL, optional):
-                    found.add((asked.lineno, ast.unparse(asked)))
-    return sorted(found)
+                    yield asked.lineno, ast.unparse(asked)
 
 
 def _compares(node: ast.AST, kinds: set[str], optional: set[str]) -> bool:
@@ -120,22 +135,22 @@ def _is_of(node: ast.expr, fields: set[str], names: set[str]) -> bool:
     return (owner.attr if isinstance(owner, ast.Attribute) else getattr(owner, "id", "")) not in _OTHERS
 
 
-def _locals(scope: ast.AST) -> tuple[set[str], set[str]]:
-    """Of a function, the locals that hold a kind, and those that hold an optional section."""
+def _locals(nodes: Iterable[ast.AST]) -> tuple[set[str], set[str]]:
+    """Of a function's nodes, the locals that hold a kind, and those that hold an optional section."""
     kinds: set[str] = set()
     optional: set[str] = set()
-    if isinstance(scope, ast.Module):
-        return kinds, optional
-    for node in ast.walk(scope):
+    for node in nodes:
         for target, value in _assignments(node):
-            if _is_of(value, {"architecture"}, set()):
+            if _is_of(value, {"architecture"}, _NOBODY):
                 kinds.add(target)
-            elif _is_of(value, _OPTIONAL, set()):
+            elif _is_of(value, _OPTIONAL, _NOBODY):
                 optional.add(target)
     return kinds, optional
 
 
 def _assignments(node: ast.AST) -> Iterator[tuple[str, ast.expr]]:
+    if not isinstance(node, ast.Assign | ast.NamedExpr):
+        return
     match node:
         case ast.Assign([ast.Name(name)], value) | ast.NamedExpr(ast.Name(name), value):
             yield name, value

@@ -11,6 +11,12 @@ from collections.abc import Iterator
 _SETTERS = {"setattr", "delattr"}
 _MOMENTS = {"before", "after", "fail_at"}
 """Of refusals.py."""
+_LOOKS = re.compile(
+    r"""(?<!\bself)(?<!\bcls)\._[a-zA-Z]|["']_[a-zA-Z]|orchestrator[\w.]*\._"""
+    r"""|^[ ]*from[ ]orchestrator\S*[ ]import[ ](?:[^(\n]*\b_|\([^)]*\b_)""",
+    re.MULTILINE,
+)
+"""A program without any of these looks at nothing private of others: attributes, strings, and what it imports."""
 _OF_TUPLES = {"_replace", "_asdict", "_fields"}
 """Public in spite of their names: of Python's named tuples."""
 
@@ -37,7 +43,7 @@ def private_looks(source: str) -> list[int]:
     """The lines that name a private thing of the product: imported, an attribute of what was, or in a string that says
     where it stands.
     """
-    if "orchestrator" not in source or not re.search(r"\b_[^_]", source):
+    if "orchestrator" not in source or not _LOOKS.search(source):
         return []
     tree = ast.parse(source)
     imported = {

@@ -148,6 +148,27 @@ def test_what_a_server_waits_for_counts_when_it_is_timed() -> None:
     assert UndisturbedClock(os.getpid()).seconds(lambda: time.sleep(0.3)) > 0.2
 
 
+def test_waits_for_a_core_at_the_same_time_are_taken_off_once() -> None:
+    """Three on one core: each waits two thirds of the time, so that two of them wait longer than it takes."""
+    cores = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(cores)})
+    busy = [subprocess.Popen(["sh", "-c", "while :; do :; done"]) for _ in range(2)]
+    end = time.monotonic() + 0.5
+
+    def work() -> None:
+        while time.monotonic() < end:
+            pass
+
+    try:
+        found = UndisturbedClock(busy[0].pid).seconds(work)
+    finally:
+        os.sched_setaffinity(0, cores)
+        for each in busy:
+            each.kill()
+            each.wait()
+    assert 0 <= found < 0.4
+
+
 def test_a_broken_request_and_endless_headers_are_refused(port: int) -> None:
     for sent in (b"\0\xff\r\n\r\n", b"GET / HTTP/1.1\r\nHost: x\r\n" + b"X: " + b"y" * 200_000, b"x" * 200_000):
         with socket.create_connection(("127.0.0.1", port), timeout=60) as caller:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.commands import Commands
 from support.faults import Ranks, wait_until
 from support.held import HOLD, hold_at
 from support.ranks import Started
@@ -105,7 +106,12 @@ def artifacts(folder: Path) -> dict[str, bytes]:
 @pytest.mark.timeout(600)
 @pytest.mark.usefixtures("forked_sending")
 def test_a_lost_store_is_filled_with_the_same(
-    ranks: Ranks, real_text: list[str], inject: Callable[[str], Path], tmp_path: Path, empty_store: Path
+    ranks: Ranks,
+    commands: Commands,
+    real_text: list[str],
+    inject: Callable[[str], Path],
+    tmp_path: Path,
+    empty_store: Path,
 ) -> None:
     runs_dir = tmp_path / "runs"
     runs_dir.mkdir()
@@ -133,7 +139,7 @@ def test_a_lost_store_is_filled_with_the_same(
     database.unlink()
     shutil.copy(empty_store, database)
     shutil.rmtree(runs_dir / "mlartifacts")
-    assert sync("--all", runs_dir=runs_dir).returncode == 0
+    assert sync(commands, "--all", runs_dir=runs_dir).code == 0
     again = what_is_stored(database)
     assert set(again) == set(first)
     for name in first:
