@@ -29,7 +29,8 @@ def install() -> None:
     cuda: Any = torch.cuda
     cuda.current_device = lambda: _CPU
     cuda.get_rng_state = lambda *args, **kwargs: torch.get_rng_state()
-    cuda.manual_seed = torch.manual_seed
+    # torch.manual_seed would note the stack each time, for a CUDA that is yet to begin.
+    cuda.manual_seed = torch.default_generator.manual_seed
     # Asked for by megatron-core 0.19 alone: it names the stream of a gradient reduction, and uses it only to wait.
     cuda.current_stream = lambda *args, **kwargs: None
     for name in FACTORIES:
