@@ -28,7 +28,6 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from orchestrator.launch.states.run_states import RunStatus, status_of
 from orchestrator.run_directory.exits.causes import by_word_of_the_ranks
 from orchestrator.run_directory.rundir import RunDir, read_lines
-from orchestrator.safe_path import RUNTIME_MODULE
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import load_job
 from orchestrator.spec.sections.notifications import NotificationsSpec
@@ -142,11 +141,12 @@ def submit(
 ) -> Callable[..., Submitted]:
     """submit(layout, exclude, make, mlflow, start, **launch): a run of its own on the cluster `test`, whose first start
     is held. Where they work lies a torch.py that ends whoever imports it. `mlflow`: with trackers, and with somebody
-    who is told. `start`: by `torchrun`, or `forked`, by one that is there at once. Ranks are forked on their nodes.
+    who is told. `start`: by `torchrun`, or `forked`, by one that is there at once with ranks that are forked on their
+    nodes.
     """
     holding = inject(HOLD).parent
     starts = {
-        "torchrun": {**ranks.for_commands(holding), "FORKED_ALONE": RUNTIME_MODULE},
+        "torchrun": {"PYTHONPATH": str(holding)},
         "forked": ranks.for_commands(holding),
     }
 

@@ -3,7 +3,7 @@ has imported it, where RANKS_FROM names that one's socket (ranks.py). The proces
 on, and ends as the other does.
 
 `-m torch.distributed.run` becomes what quick_torchrun has in its place, and its ranks are forked as well. So are the
-tests' own programs, `-m …_program`, and those that FORKED_TOO names. With FORKED_ALONE only those are that it names.
+tests' own programs, `-m …_program`, and those that FORKED_TOO names.
 """
 
 from __future__ import annotations
@@ -45,8 +45,6 @@ def stand_for(name: str, module: str, arguments: list[str]) -> int:
 
 
 def is_forked(module: str) -> bool:
-    if alone := os.environ.get("FORKED_ALONE"):
-        return module in alone.split()
     return module in PROGRAMS or module.endswith("_program") or module in os.environ.get("FORKED_TOO", "").split()
 
 
