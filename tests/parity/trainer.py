@@ -178,7 +178,7 @@ def use_our_norms() -> None:
             attention.core_attention = LatentCore
         for name in ("q_layernorm", "k_layernorm", "kv_layernorm"):
             if getattr(attention, name, IdentityOp) is not IdentityOp:
-                setattr(attention, name, Norm)
+                vars(attention)[name] = Norm
         return spec
 
     def engine_layer(
