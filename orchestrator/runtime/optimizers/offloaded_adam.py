@@ -9,16 +9,16 @@ megatron-core's HybridDeviceOptimizer updates on the host's cores instead.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby
 from typing import Any
 
 import torch
 
 from orchestrator.planning.offloaded_state import BLOCK_ELEMENTS
-from orchestrator.runtime.host_copies import page_locked
+from orchestrator.runtime.optimizers import state_blocks
 from orchestrator.runtime.optimizers.adam import GroupStepAdam, UpdatedTensors
-from orchestrator.runtime.optimizers.state_blocks import ALIGNED, Block, BlockTransfers, Interval, State, packed
+from orchestrator.runtime.optimizers.state_blocks import ALIGNED, Block, BlockTransfers, Interval, Queue, State, packed
 
 MAIN = "param"
 """What a checkpoint calls the fp32 copy of a weight."""
@@ -43,6 +43,8 @@ class OffloadedAdam(GroupStepAdam):
         """Of each group what is on the GPU."""
         self._numbers: list[range] = []
         """Of each group its blocks."""
+        self.queue: Callable[[torch.device], Queue] | None = None
+        """What copies blocks in one direction; that of the device where it is None."""
         self._transfers = BlockTransfers((), torch.device("cpu"))
 
     def prepare(self) -> None:
@@ -62,7 +64,7 @@ class OffloadedAdam(GroupStepAdam):
         for each in (one for of_group in self._resident for one in of_group):
             self._stored[each[0].parameter].append(each)
         device = next((parameter.device for parameter in self._stored), torch.device("cpu"))
-        self._transfers = BlockTransfers(blocks, device)
+        self._transfers = BlockTransfers(blocks, device, self.queue)
         self.read_weights()
 
     def _offloaded(self, parameter: torch.Tensor) -> int:
@@ -87,7 +89,9 @@ class OffloadedAdam(GroupStepAdam):
             for cut, elements in packed(intervals, self.block_elements):
                 first = cut[0].parameter
                 formats = self._formats(first).items()
-                yield Block(cut, {key: _host_zeros(elements, dtype, first.device) for key, dtype in formats})
+                yield Block(
+                    cut, {key: state_blocks.host_zeros(elements, dtype, first.device) for key, dtype in formats}
+                )
 
     def _formats(self, parameter: torch.Tensor) -> dict[str, torch.dtype]:
         """The dtypes of a parameter's state."""
@@ -165,10 +169,3 @@ def _updated(interval: Interval, state: State) -> UpdatedTensors:
     if main is None:
         return UpdatedTensors(weight, gradient, first, second, None)
     return UpdatedTensors(main, gradient, first, second, weight)
-
-
-def _host_zeros(elements: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-    """Zeros in the host's memory: page-locked, where they go to a GPU and back."""
-    if device.type == "cpu":
-        return torch.zeros(elements, dtype=dtype)
-    return page_locked(elements * dtype.itemsize).view(dtype).zero_()

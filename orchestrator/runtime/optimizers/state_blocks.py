@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
 from orchestrator.planning.offloaded_state import BLOCKS_ON_DEVICE
+from orchestrator.runtime.host_copies import page_locked
 
 ALIGNED = 64
 """Intervals begin at a multiple of so many elements, of their parameter and of their block: kernels read them as they
@@ -66,83 +66,134 @@ def packed(intervals: Sequence[Interval], elements: int) -> Iterator[tuple[tuple
         yield tuple(held), filled
 
 
-class BlockTransfers:
-    """Brings blocks to a device in their order, and back: a few are there at a time, each copy goes by itself."""
+def host_zeros(elements: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    """Zeros in the host's memory: page-locked, where they go to a GPU and back."""
+    if device.type == "cpu":
+        return torch.zeros(elements, dtype=dtype)
+    return page_locked(elements * dtype.itemsize).view(dtype).zero_()
 
-    def __init__(self, blocks: Sequence[Block], device: torch.device) -> None:
+
+class Event(Protocol):
+    """Something that will be done."""
+
+    def wait(self) -> None:
+        """Have what is computed from now on wait for it."""
+        ...
+
+
+class Queue(Protocol):
+    """Does copies one after the other, beside what is computed."""
+
+    def add(self, work: Callable[[], None], after: Event | None) -> Event | None:
+        """Do this next, but not before that is done. Returns when it is done."""
+        ...
+
+    def computed(self) -> Event | None:
+        """When all that is being computed is done."""
+        ...
+
+    def finish(self) -> None:
+        """Wait here until all is done."""
+        ...
+
+
+class CUDAQueue:
+    """A stream of a GPU."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._stream = _CUDA.Stream(device)
+
+    def add(self, work: Callable[[], None], after: Any) -> Any:
+        """See Queue."""
+        if after is not None:
+            self._stream.wait_event(after)
+        with _CUDA.stream(self._stream):
+            work()
+        return self._stream.record_event()
+
+    def computed(self) -> Any:
+        """See Queue."""
+        return _CUDA.current_stream().record_event()
+
+    def finish(self) -> None:
+        """See Queue."""
+        self._stream.synchronize()
+
+
+class NoQueue:
+    """Of a CPU, which computes and copies in turn."""
+
+    def add(self, work: Callable[[], None], after: Event | None) -> None:
+        """See Queue."""
+        work()
+
+    def computed(self) -> None:
+        """See Queue."""
+
+    def finish(self) -> None:
+        """See Queue."""
+
+
+class BlockTransfers:
+    """Brings blocks to a device in their order, and back. A few are there at a time, each in a place of its own."""
+
+    def __init__(
+        self, blocks: Sequence[Block], device: torch.device, queue: Callable[[torch.device], Queue] | None = None
+    ) -> None:
+        """`queue`: what does copies in one direction."""
         self.blocks = blocks
-        self._slots = [_Slot(blocks, device) for _ in range(min(BLOCKS_ON_DEVICE, len(blocks)))]
-        self._coming, self._going = (
-            (_CUDA.Stream(device), _CUDA.Stream(device)) if device.type == "cuda" else (None,) * 2
-        )
+        self._places = [
+            _memory_for(blocks[first::BLOCKS_ON_DEVICE], device) for first in range(min(BLOCKS_ON_DEVICE, len(blocks)))
+        ]
+        make = queue or (CUDAQueue if device.type == "cuda" else lambda _: NoQueue())
+        self._coming, self._going = make(device), make(device)
+        self._there: list[Event | None] = [None for _ in self._places]
+        """When the block that comes to each place is there."""
+        self._gone: list[Event | None] = [None for _ in self._places]
+        """When the last one that was there is back."""
 
     def on_device(self, number: int) -> State:
         """Where the state of a block is while it is there."""
-        return self._slots[number % len(self._slots)].of(self.blocks[number])
+        memory = self._places[number % len(self._places)]
+        return {key: memory[key][: tensor.numel()] for key, tensor in self.blocks[number].state.items()}
 
     def begin(self) -> None:
-        """Let the first blocks come. What went last has arrived by then."""
-        if self._coming is not None:
-            self._coming.wait_stream(self._going)
-            self._coming.wait_stream(_CUDA.current_stream())
-        for number in range(len(self._slots)):
+        """Let the first blocks come."""
+        for number in range(len(self._places)):
             self._fetch(number)
 
     def wait(self, number: int) -> None:
-        """Have the current stream wait until a block is there."""
-        filled = self._slots[number % len(self._slots)].filled
-        if filled is not None:
-            filled.wait()
+        """Have what is computed from now on find a block on the device."""
+        there = self._there[number % len(self._places)]
+        if there is not None:
+            there.wait()
 
     def give_back(self, number: int) -> None:
-        """Let an updated block go, and the next one come to its place."""
-        slot, held = self._slots[number % len(self._slots)], self.on_device(number)
-        if self._going is not None:
-            self._going.wait_stream(_CUDA.current_stream())
-        with _on(self._going):
-            _copy(self.blocks[number].state, held)
-        if self._coming is not None:
-            slot.freed = self._going.record_event()
-        if number + len(self._slots) < len(self.blocks):
-            self._fetch(number + len(self._slots))
+        """Let a block go once it is updated, and the next one come to its place."""
+        held, place = self.on_device(number), number % len(self._places)
+        self._gone[place] = self._going.add(lambda: _copy(self.blocks[number].state, held), self._going.computed())
+        if number + len(self._places) < len(self.blocks):
+            self._fetch(number + len(self._places))
 
     def _fetch(self, number: int) -> None:
-        slot = self._slots[number % len(self._slots)]
-        if self._coming is not None and slot.freed is not None:
-            self._coming.wait_event(slot.freed)
-        with _on(self._coming):
-            _copy(self.on_device(number), self.blocks[number].state)
-        if self._coming is not None:
-            slot.filled = self._coming.record_event()
+        """A block that went in an earlier update went before the last one of its place."""
+        held, place = self.on_device(number), number % len(self._places)
+        self._there[place] = self._coming.add(lambda: _copy(held, self.blocks[number].state), self._gone[place])
 
     def settle(self) -> None:
         """Wait until every block is back."""
-        if self._going is not None:
-            self._going.synchronize()
+        self._going.finish()
 
 
-class _Slot:
-    """Memory of a device for any of the blocks."""
-
-    def __init__(self, blocks: Sequence[Block], device: torch.device) -> None:
-        sizes: dict[str, tuple[int, torch.dtype]] = {}
-        for block in blocks:
-            for key, tensor in block.state.items():
-                sizes[key] = max(sizes.get(key, (0, tensor.dtype))[0], tensor.numel()), tensor.dtype
-        self._state = {key: torch.empty(size, dtype=dtype, device=device) for key, (size, dtype) in sizes.items()}
-        self.filled: Any = None
-        """When the block that it is for has come; None where copies are waited for."""
-        self.freed: Any = None
-        """When the block before has gone."""
-
-    def of(self, block: Block) -> State:
-        return {key: self._state[key][: tensor.numel()] for key, tensor in block.state.items()}
+def _memory_for(blocks: Sequence[Block], device: torch.device) -> State:
+    """For any of these blocks."""
+    sizes: dict[str, tuple[int, torch.dtype]] = {}
+    for block in blocks:
+        for key, tensor in block.state.items():
+            sizes[key] = max(sizes.get(key, (0, tensor.dtype))[0], tensor.numel()), tensor.dtype
+    return {key: torch.empty(size, dtype=dtype, device=device) for key, (size, dtype) in sizes.items()}
 
 
 def _copy(to: State, state: State) -> None:
     for key, tensor in state.items():
         to[key].copy_(tensor, non_blocking=True)
-
-
-def _on(stream: Any) -> AbstractContextManager[Any]:
-    return nullcontext() if stream is None else _CUDA.stream(stream)

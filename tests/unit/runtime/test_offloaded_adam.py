@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 from orchestrator import plain_megatron  # noqa: F401 - before anything that imports megatron-core
@@ -35,8 +37,11 @@ def gradients(step: int) -> list[torch.Tensor]:
     return [torch.randn(size, generator=generator) for size in SIZES]
 
 
-def offloaded(params: list[torch.Tensor], fraction: float, elements: int, dtypes: Any) -> OffloadedAdam:
+def offloaded(
+    params: list[torch.Tensor], fraction: float, elements: int, dtypes: Any, queue: Any = None
+) -> OffloadedAdam:
     adam = OffloadedAdam(groups(params), **OPTIONS)
+    adam.queue = queue
     adam.fraction, adam.block_elements, adam.dtypes = fraction, elements, dtypes
     adam.prepare()
     return adam
@@ -157,18 +162,64 @@ def test_intervals_are_packed_in_order_and_aligned() -> None:
         assert [start + count for start, count in own] == [*[start for start, _ in own[1:]], parameter.numel()]
 
 
-def test_a_block_comes_when_one_has_gone() -> None:
-    """Two are on the device at a time; what is changed there is what goes back."""
+class Lazy:
+    """A queue that does nothing before somebody waits for it: the latest that a GPU may copy."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._left: list[tuple[Callable[[], None], Any]] = []
+        self._done = 0
+
+    def add(self, work: Callable[[], None], after: Any) -> Any:
+        self._left.append((work, after))
+        number = self._done + len(self._left)
+        return SimpleNamespace(wait=lambda: self._do(number - self._done))
+
+    def computed(self) -> None:
+        """The CPU computes at once."""
+
+    def finish(self) -> None:
+        self._do(len(self._left))
+
+    def _do(self, count: int) -> None:
+        for _ in range(count):
+            work, after = self._left.pop(0)
+            self._done += 1
+            if after is not None:
+                after.wait()
+            work()
+
+
+@pytest.mark.parametrize("queue", [None, Lazy])
+@pytest.mark.parametrize("count", [1, 2, 5])
+def test_a_block_comes_when_the_one_before_has_gone(count: int, queue: Any) -> None:
+    """Two are on the device at a time, and what is changed there is what goes back: however late copies are."""
     parameter = torch.zeros(5)
-    blocks = [Block((Interval(parameter, 0, 4),), {"exp_avg": torch.full((4,), float(number))}) for number in range(5)]
-    transfers = BlockTransfers(blocks, torch.device("cpu"))
-    for update in range(2):
+    blocks = [
+        Block((Interval(parameter, 0, 4),), {"exp_avg": torch.full((4,), float(number))}) for number in range(count)
+    ]
+    transfers = BlockTransfers(blocks, torch.device("cpu"), queue)
+    for update in range(3):
         transfers.begin()
-        for number in range(5):
+        for number in range(count):
             transfers.wait(number)
             held = transfers.on_device(number)["exp_avg"]
             assert held.tolist() == [number + 10.0 * update] * 4
             held += 10
             transfers.give_back(number)
-        transfers.settle()
-    assert [block.state["exp_avg"].tolist() for block in blocks] == [[number + 20.0] * 4 for number in range(5)]
+    assert queue is None or blocks[-1].state["exp_avg"].tolist() == [count - 1 + 20.0] * 4, "the last one is on its way"
+    transfers.settle()
+    assert [block.state["exp_avg"].tolist() for block in blocks] == [[number + 30.0] * 4 for number in range(count)]
+
+
+@pytest.mark.parametrize("fraction", [1.0, 0.5])
+def test_late_copies_change_nothing(fraction: float) -> None:
+    """And what a checkpoint is written from is there."""
+    params, others = weights(), weights()
+    adam, late = (offloaded(each, fraction, 128, {}, queue) for each, queue in ((params, None), (others, Lazy)))
+    for one, held in ((adam, params), (late, others)):
+        train(one, held, range(5))
+    for mine, other in zip(params, others, strict=True):
+        assert torch.equal(mine, other)
+        assert all(
+            torch.equal(*each) for each in zip(whole(adam, mine).values(), whole(late, other).values(), strict=True)
+        )
