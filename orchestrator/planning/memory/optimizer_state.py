@@ -23,8 +23,10 @@ def optimizer_state(job: JobSpec, trained: int, experts: int) -> StateBytes:
     """
     width = bytes_of_state(job)
     whole, fraction = shard(job, trained, experts, width), job.optimizer.offload_fraction
+    if not fraction:
+        return StateBytes(whole, 0)
     on_host = round(whole * fraction)
-    parts = (shard(job, trained - experts, 0, 1), shard(job, experts, experts, 1)) if on_host else ()
+    parts = shard(job, trained - experts, 0, 1), shard(job, experts, experts, 1)
     blocks = sum(BLOCKS_ON_DEVICE * min(BLOCK_ELEMENTS, round(part * fraction)) * width for part in parts)
     return StateBytes(whole - on_host + min(blocks, on_host), on_host)
 

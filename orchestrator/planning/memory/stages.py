@@ -75,7 +75,8 @@ def estimate_memory(job: JobSpec, padded_vocab: int, layers: Layers) -> Memory:
     in_passes = with_images(job, layers, chunks_of_stages(job, sizes, layers))
     predicted = rank_shape(half_job(job, "decoder")) if job.model.family.is_encoder_decoder else sizes
     counts, experts = stage_parameters(job, padded_vocab), stage_expert_parameters(job)
-    trained, trained_experts = trained_parameters(job, counts), trained_expert_parameters(job)
+    trained = trained_parameters(job, counts)
+    states = [optimizer_state(job, *each) for each in zip(trained, trained_expert_parameters(job), strict=True)]
     matrices = stage_matrix_parameters(job)
     outside = outside_the_allocator(job, layers)
     stages = []
@@ -83,7 +84,8 @@ def estimate_memory(job: JobSpec, padded_vocab: int, layers: Layers) -> Memory:
         in_flight = _in_flight(pp, chunks, job, sizes.stream)
         first, last = pp == 0, pp == degrees.pipeline_model_parallel_size - 1
         lasting = _lasting(job, count, sizes, layers, last)
-        lasting |= _of_trained(job, trained[pp], trained_experts[pp], sizes)
+        gradient = FP32 if job.precision.grad_reduce_in_fp32 else sizes.width
+        lasting |= {"gradients": trained[pp] * gradient, "optimizer": states[pp].on_gpu}
         lasting["buffers"] += of_blocks + in_flight.between * sizes.stream
         lasting["optimizer"] -= shard(job, *matrices[pp], FP32)  # they have one moment
         if (narrow := job.precision.quantization) and (copies := copies_of_weights(job, pp)):
@@ -98,7 +100,7 @@ def estimate_memory(job: JobSpec, padded_vocab: int, layers: Layers) -> Memory:
             device_bytes = max(device_bytes, _beside_a_graph(moments, chunks[0].backward, outside))
         stages.append(StageMemory(pp, parts, peak, device_bytes, moment))
     fullest = max(stages, key=lambda stage: stage.device_bytes)
-    on_host = max(optimizer_state(job, *each).on_host for each in zip(trained, trained_experts, strict=True))
+    on_host = max(state.on_host for state in states)
     return Memory(tuple(stages), max(stage.peak_bytes for stage in stages), fullest.device_bytes, on_host)
 
 
@@ -168,16 +170,6 @@ def _lasting(job: JobSpec, count: int, sizes: RankShape, layers: Layers, last: b
         chunks = job.parallelism.num_model_chunks
         buffers += chunks * sizes.positions * rotary_width(job.model) * FP32  # the angles, which each chunk keeps
     return {"weights": count * sizes.width, "gradients": 0, "optimizer": 0, "buffers": buffers}
-
-
-def _of_trained(job: JobSpec, trained: int, experts: int, sizes: RankShape) -> dict[str, int]:
-    """What weights have that are not frozen: a gradient, and the optimizer's state. `experts`: of `trained` those of
-    experts.
-    """
-    return {
-        "gradients": trained * (FP32 if job.precision.grad_reduce_in_fp32 else sizes.width),
-        "optimizer": optimizer_state(job, trained, experts).on_gpu,
-    }
 
 
 def offloaded_bytes(job: JobSpec, layers: Layers) -> int:

@@ -305,7 +305,7 @@ SECOND = ("--moe-token-dispatcher-type", "--moe-router-load-balancing-type")
         ("--fp4-format e2m1 --fp8-format hybrid", "FP8 or in FP4"),
         ("--fp4-param-gather", "weights stay in bf16"),
         ("--optimizer lion", "adam"),
-        ("--optimizer-cpu-offload --optimizer-offload-fraction 1.5", "from 0 to 1"),
+        ("--optimizer-offload-fraction 1.5 --optimizer-cpu-offload", "from 0 to 1"),
         ("--main-grads-dtype bf16", "fp32"),
         ("--position-embedding-type mrope", "rope"),
         ("--softmax-type off-by-one", "learnable"),
