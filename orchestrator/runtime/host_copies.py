@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import torch
 
@@ -65,7 +66,8 @@ class HostCopies:
 
 def is_copied_to_page_locked(tensor: torch.Tensor) -> bool:
     """Whether a copy takes memory that is slow to get: of a GPU's tensors, and of those that go to one and back."""
-    return tensor.is_cuda or (torch.cuda.is_initialized() and tensor.is_pinned())
+    cuda: Any = torch.cuda  # which asking after memory would begin to use
+    return tensor.is_cuda or (cuda.is_initialized() and tensor.is_pinned())
 
 
 def page_locked(size: int) -> torch.Tensor:

@@ -91,8 +91,10 @@ class GroupStepAdam(StatefulOptimizer):
     def _tensors_of(self, params: Iterable[torch.Tensor]) -> list[UpdatedTensors]:
         found = []
         for parameter in params:
-            state, weight = self.state_of(parameter), self.weights.get(parameter)
-            found.append(UpdatedTensors(parameter, parameter.grad, state["exp_avg"], state["exp_avg_sq"], weight))
+            state, gradient = self.state_of(parameter), parameter.grad
+            assert gradient is not None, "only such parameters are updated"
+            first, second = (state[key] for key in self.state_keys)
+            found.append(UpdatedTensors(parameter, gradient, first, second, self.weights.get(parameter)))
         return found
 
     def is_one_kernel(self, device: torch.device) -> bool:
@@ -111,9 +113,9 @@ class GroupStepAdam(StatefulOptimizer):
                 wide = [each.float() for each in firsts], [each.float() for each in seconds]
                 self._update_in_fp32(some, of_some, *wide, group)
                 torch._foreach_copy_(firsts + seconds, wide[0] + wide[1])
-        written = [(each.weight, each.parameter) for each in tensors if each.weight is not None]
+        written = {each.weight: each.parameter for each in tensors if each.weight is not None}
         if written:
-            torch._foreach_copy_(*(list(each) for each in zip(*written, strict=True)))
+            torch._foreach_copy_([*written], [*written.values()])
 
     def _update_in_fp32(
         self,

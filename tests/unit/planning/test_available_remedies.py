@@ -103,4 +103,4 @@ def test_state_on_the_host_is_worth_it_where_steps_are_long() -> None:
     best = next(way for way in long if not way.rounds)
     assert best.words == "half of the optimizer's state in host memory, CP 2, TP 2"
     assert best.slower < next(way.slower for way in long if not way.rounds and not way.memory.host_bytes)
-    assert 1 < min(way.slower for way in short if way.memory.host_bytes)
+    assert min(way.slower for way in short if way.memory.host_bytes) > 1
