@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from support.this_machine import Gpus
 
+from orchestrator.api.plan_rows import forecast_rows
 from orchestrator.planning.forecast import Forecast, forecast
 from orchestrator.planning.memory import estimate_memory
 from orchestrator.planning.plan import Plan, make_plan
@@ -301,3 +302,14 @@ def test_state_on_the_host_has_to_fit_there(
     cluster = None if profile is None else ClusterSpec.model_validate({"name": "alps", **profile})
     found = verdict(cluster, **{**OFFLOADED, "launch": H100, **sections})
     assert ("out_of_host_memory" in {each.code for each in found.stops}) == refused
+
+
+def test_a_plan_says_what_a_rank_has_in_host_memory(make_job: Any) -> None:
+    there, plain = (
+        forecast(make_plan(make_job(**{**OFFLOADED, "launch": H100, "optimizer": {"offload_fraction": fraction}})))
+        for fraction in (1.0, 0.0)
+    )
+    assert there.to_dict()["memory"]["host_bytes"] == there.memory.host_bytes > 20 * 2**30
+    assert "host_bytes" not in plain.to_dict()["memory"]
+    rows = [dict(forecast_rows(make_plan(each.job), each))["memory"] for each in (there, plain)]
+    assert [row.endswith("of optimizer state in host memory") for row in rows] == [True, False]
