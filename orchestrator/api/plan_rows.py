@@ -147,9 +147,11 @@ def _torchs_layers(forecast: Forecast) -> str:
 def _memory_row(forecast: Forecast) -> str:
     memory, there = forecast.memory, forecast.device.memory_bytes
     peak = f"{memory_size(memory.peak_bytes)} at most on a rank"
+    on_host = f"; {memory_size(memory.host_bytes)} of optimizer state in host memory" if memory.host_bytes else ""
     if there is None:
-        return peak
-    return f"{peak}; {memory_size(memory.device_bytes)} of {memory_size(there)} with CUDA and NCCL: {forecast.fit}"
+        return peak + on_host
+    with_cuda = f"{memory_size(memory.device_bytes)} of {memory_size(there)} with CUDA and NCCL: {forecast.fit}"
+    return f"{peak}; {with_cuda}{on_host}"
 
 
 def layout_line(plan: Plan) -> str:

@@ -110,6 +110,7 @@ class Forecast(NamedTuple):
                 "peak_bytes": memory.peak_bytes,
                 "device_bytes": memory.device_bytes,
                 "gpu_bytes": device.memory_bytes,
+                **({"host_bytes": memory.host_bytes} if memory.host_bytes else {}),
                 "fit": self.fit,
                 "per_rank": [
                     {"tp": tp, **stage._asdict(), "parts": dict(stage.parts)}

@@ -13,6 +13,7 @@ from orchestrator.kernel_selection.cuda_connections import CONNECTIONS, device_c
 from orchestrator.models.blocks.experts.upcycling import granularity
 from orchestrator.planning.checks.checkpoint_room import room_for_checkpoints
 from orchestrator.planning.checks.device_support import unsupported_formats
+from orchestrator.planning.checks.host_memory import beyond_host_memory
 from orchestrator.planning.checks.partition_limits import what_is_refused
 from orchestrator.planning.checks.preflight_checks import (
     cache_is_unwritable,
@@ -112,16 +113,21 @@ def _data_stops(plan: Plan, said: Container[str]) -> Iterator[Problem]:
             yield Problem(text, _DATA, code="data")
 
 
-def too_large(forecast: Forecast) -> list[Problem]:
-    """That a job does not fit into the memory of its GPUs, where it is known which they are."""
+def too_large(forecast: Forecast, cluster: ClusterSpec | None = None) -> list[Problem]:
+    """That a job does not fit into the memory of its GPUs, or of their hosts, where it is known which they are."""
+    return [*_beyond_gpu_memory(forecast), *beyond_host_memory(forecast.job, forecast.memory, cluster)]
+
+
+def _beyond_gpu_memory(forecast: Forecast) -> list[Problem]:
     if forecast.fit != "does not fit" or forecast.choice.is_assumed:
         return []
     return [Problem(_memory_line(forecast), _MEMORY, code="out_of_memory")]
 
 
 def _does_not_fit(plan: Plan, forecast: Forecast, cluster: ClusterSpec | None) -> Iterator[Problem]:
-    for problem in too_large(forecast):
+    for problem in _beyond_gpu_memory(forecast):
         yield replace(problem, hint=_ways(plan, forecast, cluster))
+    yield from beyond_host_memory(forecast.job, forecast.memory, cluster)
 
 
 def _memory_line(forecast: Forecast) -> str:
@@ -185,7 +191,12 @@ def _copies_to_the_host(plan: Plan, forecast: Forecast, cluster: ClusterSpec | N
         hint = f"launch.env: {{{CONNECTIONS}: '{wanted}'}}"
         yield Problem(message, ("launch.env", "runtime.cpu_offloading_num_layers"), hint)
     share = forecast.time.parts["host_copies"] / forecast.time.step_seconds
-    if share > LARGE_COPIES:
+    fraction = "optimizer.offload_fraction"
+    if share > LARGE_COPIES and plan.job.optimizer.offload_fraction > 0:
+        message = f"{share:.0%} of the step waits for copies to host memory and back"
+        hint = "larger global batches update less often, and more replicas share out the optimizer's state"
+        yield Problem(message, (fraction,), f"a smaller {fraction}; {hint}")
+    elif share > LARGE_COPIES:
         message = f"{share:.0%} of the step waits for activations that move to host memory and back"
         hint = (
             "offload fewer layers, or recompute some instead: recompute_granularity: full, recompute_method: "

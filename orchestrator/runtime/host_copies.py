@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import torch
 
@@ -43,7 +44,7 @@ class HostCopies:
         used: Counter[int] = Counter()
         copies = []
         for tensor in tensors:
-            if not tensor.is_cuda:
+            if not is_copied_to_page_locked(tensor):
                 copies.append(tensor.detach().to("cpu", copy=True))
                 continue
             buffers = self._buffers.setdefault(tensor.nbytes, [])
@@ -61,6 +62,12 @@ class HostCopies:
         self.closed.set()
         if self._taking is not None:
             self._taking.join()
+
+
+def is_copied_to_page_locked(tensor: torch.Tensor) -> bool:
+    """Whether a copy takes memory that is slow to get: of a GPU's tensors, and of those that go to one and back."""
+    cuda: Any = torch.cuda  # which asking after memory would begin to use
+    return tensor.is_cuda or (cuda.is_initialized() and tensor.is_pinned())
 
 
 def page_locked(size: int) -> torch.Tensor:

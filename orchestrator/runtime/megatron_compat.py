@@ -11,7 +11,7 @@ import queue
 import sys
 import types
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from itertools import chain
 from typing import Any
@@ -41,8 +41,10 @@ from orchestrator.runtime.layers.weight_gradient import accumulate
 from orchestrator.runtime.optimizers.adam import GroupStepAdam
 from orchestrator.runtime.optimizers.matrices import Matrix
 from orchestrator.runtime.optimizers.matrix_exchange import HeldMatrix
+from orchestrator.runtime.optimizers.offloaded_adam import OffloadedAdam
 from orchestrator.runtime.optimizers.sgd import MomentumSGD
 from orchestrator.runtime.optimizers.shards import sharded_states
+from orchestrator.runtime.optimizers.state_blocks import State
 from orchestrator.runtime.optimizers.stateful import StatefulOptimizer
 from orchestrator.runtime.processes import cpu_shim
 from orchestrator.runtime.processes.device import Device
@@ -316,16 +318,32 @@ def save_state_of(part: Any) -> None:
         parts = (
             sharded_states(
                 weights[parameter],
-                part._get_model_param_range_map(parameter)["param"].start,
-                part._get_main_param_and_optimizer_states(parameter),
+                part._get_model_param_range_map(parameter)["param"].start + start,
+                state,
                 part.distributed_optimizer_instance_id,
             )
             for parameter in part.model_param_gbuf_map
+            for start, state in _states_of(part, parameter)
         )
         return dict(enumerate(chain.from_iterable(parts)))
 
     part.sharded_param_state_fully_reshardable = in_place
     part.load_parameter_state_from_fully_reshardable = lambda loaded: None  # it is there already
+
+
+def _states_of(part: Any, weight: torch.Tensor) -> Iterable[tuple[int, State]]:
+    """What a replica keeps of a weight: intervals, each by where it begins in what the replica keeps."""
+    if not isinstance(part.optimizer, OffloadedAdam):
+        return [(0, part._get_main_param_and_optimizer_states(weight))]
+    group, place = part.model_param_group_index_map[weight]
+    return part.optimizer.stored(part.optimizer.param_groups[group]["params"][place])
+
+
+def leave_main_copies_to_optimizer(config: Any) -> None:
+    """Have a distributed optimizer give its optimizer intervals of the weights themselves, with their gradients as
+    `decoupled_grad`: megatron-core does so where an optimizer of Transformer Engine's is to keep the fp32 copies.
+    """
+    config.use_precision_aware_optimizer_no_fp8_or_ds_fp8 = True
 
 
 def held_matrices(part: Any, matrices: Mapping[torch.Tensor, Matrix]) -> tuple[list[HeldMatrix], Any]:
@@ -366,6 +384,9 @@ def write_weights_of(part: Any) -> None:
 
     `part`: one of megatron-core's optimizers, over ours.
     """
+    if isinstance(part.optimizer, OffloadedAdam):
+        _keep_main_copies_of(part)
+        return
     if isinstance(part, distrib_optimizer.DistributedOptimizer):
         weights, copies = part.shard_float16_groups, part.shard_fp32_from_float16_groups
     elif isinstance(part, optimizer.Float16OptimizerWithFloat16Params):
@@ -375,6 +396,21 @@ def write_weights_of(part: Any) -> None:
     pairs = zip(chain.from_iterable(copies), chain.from_iterable(weights), strict=True)
     part.optimizer.weights = {copy: weight.detach() for copy, weight in pairs}
     part._copy_main_params_to_model_params = lambda: None
+
+
+def _keep_main_copies_of(part: Any) -> None:
+    """Let an optimizer that has the fp32 copies of weights read them anew where the weights are others, and have
+    gradients in fp32, as it would get them for copies of megatron-core's.
+    """
+    as_reduced = part._copy_model_grads_to_main_grads
+
+    def in_fp32() -> None:
+        as_reduced()
+        for parameter in part.get_parameters():
+            parameter.decoupled_grad = parameter.decoupled_grad.float()
+
+    part._copy_model_grads_to_main_grads = in_fp32
+    part._copy_model_params_to_main_params = lambda state_dict=None: part.optimizer.read_weights()
 
 
 def deterministic_algorithms(enabled: bool) -> None:

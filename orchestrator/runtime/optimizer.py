@@ -15,6 +15,7 @@ from orchestrator.runtime.network.model import DTYPES
 from orchestrator.runtime.optimizers.adam import GroupStepAdam
 from orchestrator.runtime.optimizers.matrices import matrices_of
 from orchestrator.runtime.optimizers.muon import Muon
+from orchestrator.runtime.optimizers.offloaded_adam import OffloadedAdam
 from orchestrator.runtime.optimizers.parameter_groups import group_overrides
 from orchestrator.runtime.optimizers.stateful import StatefulOptimizer
 from orchestrator.spec.job import JobSpec
@@ -34,43 +35,50 @@ class UpdateResult:
 def build_optimizer(job: JobSpec, chunks: list[Any]) -> Any:
     """megatron-core's optimizer over our Adam, Muon or SGD, for chunks wrapped in data parallelism."""
     precision, optimizer, parallelism = job.precision, job.optimizer, job.parallelism
-    megatron_compat.use_adam(Muon if optimizer.kind.orthogonalizes else GroupStepAdam)
-    built = get_megatron_optimizer(
-        OptimizerConfig(
-            optimizer="adam" if optimizer.kind.has_second_moment else "sgd",
-            lr=optimizer.lr,
-            min_lr=optimizer.min_lr,
-            weight_decay=optimizer.weight_decay,
-            decoupled_weight_decay=optimizer.decoupled_weight_decay,
-            adam_beta1=optimizer.adam_beta1,
-            adam_beta2=optimizer.adam_beta2,
-            adam_eps=optimizer.adam_eps,
-            sgd_momentum=optimizer.sgd_momentum,
-            clip_grad=optimizer.clip_grad,
-            bf16=precision.dtype == "bf16",
-            fp16=precision.dtype == "fp16",
-            params_dtype=DTYPES[precision.dtype],
-            loss_scale=precision.loss_scale,
-            initial_loss_scale=precision.initial_loss_scale,
-            min_loss_scale=precision.min_loss_scale,
-            loss_scale_window=precision.loss_scale_window,
-            hysteresis=precision.hysteresis,
-            use_distributed_optimizer=parallelism.use_distributed_optimizer,
-            overlap_param_gather=chunks[0].ddp_config.overlap_param_gather,
-        ),
-        chunks,
-        config_overrides=group_overrides(optimizer),
+    megatron_compat.use_adam(_adam_of(optimizer))
+    config = OptimizerConfig(
+        optimizer="adam" if optimizer.kind.has_second_moment else "sgd",
+        lr=optimizer.lr,
+        min_lr=optimizer.min_lr,
+        weight_decay=optimizer.weight_decay,
+        decoupled_weight_decay=optimizer.decoupled_weight_decay,
+        adam_beta1=optimizer.adam_beta1,
+        adam_beta2=optimizer.adam_beta2,
+        adam_eps=optimizer.adam_eps,
+        sgd_momentum=optimizer.sgd_momentum,
+        clip_grad=optimizer.clip_grad,
+        bf16=precision.dtype == "bf16",
+        fp16=precision.dtype == "fp16",
+        params_dtype=DTYPES[precision.dtype],
+        loss_scale=precision.loss_scale,
+        initial_loss_scale=precision.initial_loss_scale,
+        min_loss_scale=precision.min_loss_scale,
+        loss_scale_window=precision.loss_scale_window,
+        hysteresis=precision.hysteresis,
+        use_distributed_optimizer=parallelism.use_distributed_optimizer,
+        overlap_param_gather=chunks[0].ddp_config.overlap_param_gather,
     )
+    if optimizer.offload_fraction > 0:
+        megatron_compat.leave_main_copies_to_optimizer(config)
+    built = get_megatron_optimizer(config, chunks, config_overrides=group_overrides(optimizer))
     for part in parts_of(built):
         if isinstance(part.optimizer, Muon):
             matrices = {weight: each for chunk in chunks for weight, each in matrices_of(chunk, optimizer).items()}
             part.optimizer.orthogonalize(*megatron_compat.held_matrices(part, matrices), optimizer)
         if isinstance(part.optimizer, StatefulOptimizer):
             part.optimizer.dtypes = _narrow_moments(optimizer)
+            if isinstance(part.optimizer, OffloadedAdam):
+                part.optimizer.fraction = optimizer.offload_fraction
             part.optimizer.prepare()
             megatron_compat.save_state_of(part)
             megatron_compat.write_weights_of(part)
     return built
+
+
+def _adam_of(spec: OptimizerSpec) -> type[GroupStepAdam]:
+    if spec.kind.orthogonalizes:
+        return Muon
+    return OffloadedAdam if spec.offload_fraction > 0 else GroupStepAdam
 
 
 def _narrow_moments(spec: OptimizerSpec) -> dict[str, torch.dtype]:

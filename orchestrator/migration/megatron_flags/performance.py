@@ -42,6 +42,9 @@ _FLAGS: dict[Answer, dict[str, str]] = {
         "parallelism.tp_comm_overlap: on where the plan finds it faster": "tp-comm-overlap",
         "optimizer.exp_avg_dtype, exp_avg_sq_dtype: fp32 or bf16": """
             use-precision-aware-optimizer exp-avg-dtype= exp-avg-sq-dtype=""",
+        "optimizer.offload_fraction: state comes to the GPU in blocks, which updates it": """
+            optimizer-cpu-offload optimizer-offload-fraction= use-torch-optimizer-for-cpu-offload
+            overlap-cpu-optimizer-d2h-h2d no-pin-cpu-grads no-pin-cpu-params""",
         "precision.dtype": "bf16 fp16",
         "precision.fp8": "fp8-format= fp8-recipe= fp8-margin= fp8-amax-history-len= fp8-amax-compute-algo=",
         "precision.fp4": "fp4-format= fp4-recipe=",
@@ -146,11 +149,8 @@ _FLAGS: dict[Answer, dict[str, str]] = {
             disable-symmetric-registration""",
         "context parallelism sends keys and values around a ring": """
             cp-comm-type=* hierarchical-context-parallel-sizes=* hybrid-context-parallel max-seqlen-per-dp-cp-rank=""",
-        "the optimizer's state is on the device of the weights, whose main copy and gradients are in fp32": """
-            optimizer-cpu-offload optimizer-offload-fraction= use-torch-optimizer-for-cpu-offload
-            overlap-cpu-optimizer-d2h-h2d no-pin-cpu-grads no-pin-cpu-params
-            main-grads-dtype= main-params-dtype= optimizer-cuda-graph
-            num-distributed-optimizer-instances=""",
+        "the main copy of the weights and their gradients are in fp32, and all replicas share them out": """
+            main-grads-dtype= main-params-dtype= optimizer-cuda-graph num-distributed-optimizer-instances=""",
         "sharded parameters (FSDP) are not in this version": """
             use-megatron-fsdp data-parallel-sharding-strategy= outer-dp-sharding-strategy= use-torch-fsdp2
             torch-fsdp2-no-reshard-after-forward fsdp-double-buffer fsdp-db-use-persist-buf-on-alloc-fail
@@ -217,8 +217,9 @@ _FIELDS: dict[str, str] = {
     "NCCL is configured by its own variables in launch.env; its standard collectives are used": """
         nccl_ub average_in_collective pad_buckets_for_high_nccl_busbw reduce_scatter_with_fp32_accumulation
         param_name_patterns_for_fp32_local_accumulation""",
-    "the optimizer's state is on the device of the weights, whose main copy and gradients are in fp32": """
-        pin_cpu_grads pin_cpu_params store_param_remainders""",
+    "optimizer.offload_fraction: state comes to the GPU in blocks, which updates it": "pin_cpu_grads pin_cpu_params",
+    "the main copy of the weights and their gradients are in fp32, and all replicas share them out": """
+        store_param_remainders""",
     "sharded parameters (FSDP) are not in this version": """
         use_custom_fsdp fsdp_all_gather_in_start_param_sync megatron_fsdp_use_decoupled_grad
         megatron_fsdp_cuda_graph_mode gtp_weight_remat_size expert_gtp_weight_remat_size""",

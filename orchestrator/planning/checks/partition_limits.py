@@ -46,6 +46,13 @@ def partition_of(job: JobSpec, cluster: ClusterSpec) -> str | None:
     return job.launch.partition or cluster.partition
 
 
+def memory_of_node(job: JobSpec, cluster: ClusterSpec) -> int | None:
+    """Bytes that a job gets of each node's memory; None where that is not known."""
+    asked, most = job.launch.memory_per_node or cluster.memory_per_node, _limits(job, cluster).most.memory_per_node
+    known = [size for size in (megabytes(asked) if asked is not None else 0, most) if size]
+    return min(known) * 2**20 if known else None
+
+
 class Limits(NamedTuple):
     """The most that one of several partitions gives; None for what is not known of each."""
 

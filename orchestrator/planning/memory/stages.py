@@ -19,6 +19,7 @@ from orchestrator.planning.layout.chunk_layers import kinds_of
 from orchestrator.planning.memory.chunks import Activations, chunks_of_stages
 from orchestrator.planning.memory.layer import rank_shape, saved_by_layer
 from orchestrator.planning.memory.non_torch_memory import MIB, NonTorchMemory, outside_the_allocator
+from orchestrator.planning.memory.optimizer_state import optimizer_state, shard
 from orchestrator.planning.memory.quantization import copies_of_weights
 from orchestrator.planning.memory.variants import capped_logits, masks
 from orchestrator.planning.memory.vision import with_images
@@ -61,6 +62,8 @@ class Memory(NamedTuple):
     peak_bytes: int
     """Of the fullest stage."""
     device_bytes: int
+    host_bytes: int = 0
+    """Of the host's memory for the optimizer's state of a rank, on the stage that has most there."""
 
 
 def estimate_memory(job: JobSpec, padded_vocab: int, layers: Layers) -> Memory:
@@ -72,7 +75,8 @@ def estimate_memory(job: JobSpec, padded_vocab: int, layers: Layers) -> Memory:
     in_passes = with_images(job, layers, chunks_of_stages(job, sizes, layers))
     predicted = rank_shape(half_job(job, "decoder")) if job.model.family.is_encoder_decoder else sizes
     counts, experts = stage_parameters(job, padded_vocab), stage_expert_parameters(job)
-    trained, trained_experts = trained_parameters(job, counts), trained_expert_parameters(job)
+    trained = trained_parameters(job, counts)
+    states = [optimizer_state(job, *each) for each in zip(trained, trained_expert_parameters(job), strict=True)]
     matrices = stage_matrix_parameters(job)
     outside = outside_the_allocator(job, layers)
     stages = []
@@ -80,9 +84,10 @@ def estimate_memory(job: JobSpec, padded_vocab: int, layers: Layers) -> Memory:
         in_flight = _in_flight(pp, chunks, job, sizes.stream)
         first, last = pp == 0, pp == degrees.pipeline_model_parallel_size - 1
         lasting = _lasting(job, count, sizes, layers, last)
-        lasting |= _of_trained(job, trained[pp], trained_experts[pp], sizes)
+        gradient = FP32 if job.precision.grad_reduce_in_fp32 else sizes.width
+        lasting |= {"gradients": trained[pp] * gradient, "optimizer": states[pp].on_gpu}
         lasting["buffers"] += of_blocks + in_flight.between * sizes.stream
-        lasting["optimizer"] -= _shard(job, *matrices[pp], FP32)  # they have one moment
+        lasting["optimizer"] -= shard(job, *matrices[pp], FP32)  # they have one moment
         if (narrow := job.precision.quantization) and (copies := copies_of_weights(job, pp)):
             lasting[f"{narrow.field}_weights"] = copies
         moments = _moments(
@@ -95,7 +100,8 @@ def estimate_memory(job: JobSpec, padded_vocab: int, layers: Layers) -> Memory:
             device_bytes = max(device_bytes, _beside_a_graph(moments, chunks[0].backward, outside))
         stages.append(StageMemory(pp, parts, peak, device_bytes, moment))
     fullest = max(stages, key=lambda stage: stage.device_bytes)
-    return Memory(tuple(stages), max(stage.peak_bytes for stage in stages), fullest.device_bytes)
+    on_host = max(state.on_host for state in states)
+    return Memory(tuple(stages), max(stage.peak_bytes for stage in stages), fullest.device_bytes, on_host)
 
 
 def _beside_a_graph(moments: list[tuple[str, dict[str, int]]], of_a_layer: int, outside: NonTorchMemory) -> int:
@@ -164,18 +170,6 @@ def _lasting(job: JobSpec, count: int, sizes: RankShape, layers: Layers, last: b
         chunks = job.parallelism.num_model_chunks
         buffers += chunks * sizes.positions * rotary_width(job.model) * FP32  # the angles, which each chunk keeps
     return {"weights": count * sizes.width, "gradients": 0, "optimizer": 0, "buffers": buffers}
-
-
-def _of_trained(job: JobSpec, trained: int, experts: int, sizes: RankShape) -> dict[str, int]:
-    """What weights have that are not frozen: a gradient, and the optimizer's state. `experts`: of `trained` those of
-    experts.
-    """
-    precision = job.precision
-    main = FP32 if precision.dtype != "fp32" else 0  # fp32 weights are their own main copy
-    return {
-        "gradients": trained * (FP32 if precision.grad_reduce_in_fp32 else sizes.width),
-        "optimizer": _shard(job, trained, experts, main + job.optimizer.state_bytes),
-    }
 
 
 def offloaded_bytes(job: JobSpec, layers: Layers) -> int:
@@ -268,7 +262,7 @@ def _update(job: JobSpec, count: int, experts: int) -> int:
     Muon, or of moments that are not fp32.
     """
     in_fp32 = job.precision.grad_reduce_in_fp32 or job.precision.dtype == "fp32"
-    own = _shard(job, count, experts, 1)
+    own = shard(job, count, experts, 1)
     widened = job.optimizer.narrow_moments * FP32 * min(own, AT_A_TIME)
     return _orthogonalized(job) + (0 if in_fp32 else own * FP32) + widened
 
@@ -281,15 +275,6 @@ def _orthogonalized(job: JobSpec) -> int:
     largest = max((each.inputs * each.outputs for matrices in stages for each in matrices), default=0)
     most = max(count for count, _ in stage_matrix_parameters(job))
     return max(largest, min(most, ROUND_ELEMENTS)) * _ROUND_BYTES
-
-
-def _shard(job: JobSpec, count: int, experts: int, width: int) -> int:
-    """Bytes of `width` per parameter over this rank's part of the parameters. The data- and context-parallel ranks of a
-    stage share them out; of experts those ranks that hold the same ones.
-    """
-    if not job.parallelism.use_distributed_optimizer:
-        return count * width
-    return -(-(count - experts) * width // job.weight_replicas) + -(-experts * width // job.expert_replicas)
 
 
 def _start(job: JobSpec, padded_vocab: int, count: int, lasting: dict[str, int], has_table: bool) -> dict[str, int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from orchestrator.planning.checks.host_memory import beyond_host_memory
 from orchestrator.planning.checks.partition_limits import what_is_refused
 from orchestrator.planning.forecast import Forecast, estimated
 from orchestrator.planning.memory import Memory
@@ -29,7 +30,8 @@ def available_remedies(plan: Plan, forecast: Forecast, cluster: ClusterSpec | No
         return estimate.memory, estimate.time.step_seconds
 
     limit = int(TIGHT * (device.memory_bytes or 0))
-    ways = remedies(plan.job, vocabulary.size, forecast.layers, limit, planned, machine=device.gpus_per_node)
+    found = remedies(plan.job, vocabulary.size, forecast.layers, limit, planned, machine=device.gpus_per_node)
+    ways = [way for way in found if not beyond_host_memory(way.job, way.memory, cluster)]
     if cluster is not None and not what_is_refused(plan.job, cluster):
         return [way for way in ways if not what_is_refused(way.job, cluster)]
     return ways

@@ -65,6 +65,12 @@ def axes_of(job: JobSpec, machine: int, layers: Layers) -> dict[str, list[Change
         # No GPUs are taken for it: the experts of ranks that are there are spread over them.
         path, ep = "parallelism.expert_model_parallel_size", degrees.expert_model_parallel_size
         axes["experts"] = [Change("experts", f"EP {ep * factor}", {path: ep * factor}) for factor in _FACTORS]
+    if job.optimizer.kind.is_adam and degrees.use_distributed_optimizer:
+        axes["host"] = [
+            Change("host", f"{part} of the optimizer's state in host memory", {"optimizer.offload_fraction": fraction})
+            for part, fraction in (("half", 0.5), ("all", 1.0))
+            if fraction > job.optimizer.offload_fraction
+        ]
     cp = degrees.context_parallel_size
     axes["context"] = [Change("context", f"CP {cp * factor}", {}, context=factor) for factor in _FACTORS]
     axes["tensor"] = [

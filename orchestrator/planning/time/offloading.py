@@ -1,9 +1,10 @@
-"""Seconds that a pass waits for activations on their way to the host's memory, or back."""
+"""Seconds that a pass waits for activations on their way to the host's memory, or back, and an update for state."""
 
 from __future__ import annotations
 
 from orchestrator.kernel_selection.cuda_connections import device_connections
 from orchestrator.planning.memory import offloaded_bytes
+from orchestrator.planning.memory.optimizer_state import optimizer_state
 from orchestrator.planning.time.passes import Parts, Pass, add
 from orchestrator.planning.time.setting import Setting
 
@@ -18,7 +19,7 @@ def with_offloading(setting: Setting, each: Pass, layers: int) -> Pass:
     moved, count = offloaded_bytes(setting.job, setting.kernels.layers), setting.job.runtime.cpu_offloading_num_layers
     if not moved or count is None:
         return each
-    copying = moved / (setting.device.host_bandwidth * setting.device.fitted.communication.host_copies)
+    copying = moved / _bandwidth(setting)
     between = layers - 2 if count < layers - 1 else 0
     in_order = device_connections(setting.job) == 1
 
@@ -26,3 +27,16 @@ def with_offloading(setting: Setting, each: Pass, layers: int) -> Pass:
         return add(parts, {"host_copies": max(copying - sum(parts.values()) * covering / layers, 0.0)})
 
     return Pass(waiting(each.forward, between), waiting(each.backward, min(count, between) if in_order else between))
+
+
+def waiting_for_state(setting: Setting, trained: int, experts: int, updating: float) -> float:
+    """Seconds that an update, which takes `updating` seconds of kernels, waits for the optimizer's state of so many
+    parameters of a rank. Blocks come and go at once, each way over a link of its own; what has come last goes during
+    the next forward pass. Counted, not measured.
+    """
+    return max(optimizer_state(setting.job, trained, experts).on_host / _bandwidth(setting) - updating, 0.0)
+
+
+def _bandwidth(setting: Setting) -> float:
+    """Bytes per second in one direction."""
+    return setting.device.host_bandwidth * setting.device.fitted.communication.host_copies

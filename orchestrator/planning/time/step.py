@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from typing import NamedTuple
 
 from orchestrator.models.layers import Layer, layers, prediction_layers
@@ -24,7 +24,7 @@ from orchestrator.planning.time.host import NOTHING, started_again, with_host
 from orchestrator.planning.time.kernels.accesses import Kernels, kernels_of
 from orchestrator.planning.time.kernels.elementwise import accumulation_seconds, optimizer_seconds
 from orchestrator.planning.time.muon import muon_seconds
-from orchestrator.planning.time.offloading import with_offloading
+from orchestrator.planning.time.offloading import waiting_for_state, with_offloading
 from orchestrator.planning.time.passes import (
     Parts,
     Pass,
@@ -276,12 +276,13 @@ def _update(setting: Setting, held: Sequence[int], experts: tuple[int, ...]) -> 
     tensors = each * max(in_stages)
     launching = tensors * setting.kernels.optimizer_launches * device.efficiency.launch
     replicas, of_experts = setting.job.weight_replicas, setting.job.expert_replicas
-    updates = (
+    updates = [
         optimizer_seconds(setting, count - routed, replicas) + optimizer_seconds(setting, routed, of_experts)
         for count, routed in zip(held, experts, strict=True)
-    )
+    ]
     return {
         "optimizer": max(updates) + launching + muon_seconds(setting),
+        "host_copies": max(map(partial(waiting_for_state, setting), held, experts, updates)),
         "overhead": 0.0 if device.is_cpu else device.fitted.step.overhead_seconds,
     }
 

@@ -40,7 +40,7 @@ from orchestrator.runtime.checkpointing.checkpoint_reader import load, shared
 from orchestrator.runtime.checkpointing.exports import Exports
 from orchestrator.runtime.checkpointing.parallel_layout import layout
 from orchestrator.runtime.checkpointing.staging import Removals, draft_of, drafts_beside, put_in_place
-from orchestrator.runtime.host_copies import HostCopies
+from orchestrator.runtime.host_copies import HostCopies, is_copied_to_page_locked
 from orchestrator.runtime.processes.process_groups import rng_state, set_rng_state
 from orchestrator.runtime.rank import Launch, Processes
 from orchestrator.runtime.state import TrainState
@@ -121,7 +121,7 @@ class Checkpointer:
         """
         if self._device == "cuda":
             tensors = megatron_compat.written_of(self._tensors(CONTENT, loading=False))
-            self._copies.take_ahead(tensor.nbytes for tensor in tensors if tensor.is_cuda)
+            self._copies.take_ahead(tensor.nbytes for tensor in tensors if is_copied_to_page_locked(tensor))
 
     def close(self) -> None:
         """End what `expect_saves` has begun, and wait for what is being removed."""

@@ -8,14 +8,26 @@ then updates copies in fp32, on a GPU as well.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 import torch
 
 from orchestrator.planning.narrow_moments import ROUND_ELEMENTS
 from orchestrator.runtime.optimizers.stateful import StatefulOptimizer
 from orchestrator.runtime.triton_kernels.loading import kernels
+
+
+class UpdatedTensors(NamedTuple):
+    """What an update reads and writes of a parameter, or of an interval of its elements."""
+
+    parameter: torch.Tensor
+    """In fp32."""
+    gradient: torch.Tensor
+    first: torch.Tensor
+    second: torch.Tensor
+    weight: torch.Tensor | None
+    """Of which the parameter is the fp32 copy, where there is one."""
 
 
 class GroupStepAdam(StatefulOptimizer):
@@ -42,9 +54,9 @@ class GroupStepAdam(StatefulOptimizer):
         self._decoupled = adam_w_mode
         self.round_elements = ROUND_ELEMENTS
         """Of parameters whose moments are brought to fp32 at a time."""
-        self._launches: dict[int, tuple[list[tuple[int, ...]], list[Any]]] = {}
-        """Of a group where its tensors were, and the kernels that update them there."""
-        self._looked_up = False
+        self._launches: dict[Hashable, tuple[list[tuple[int, ...]], list[Any]]] = {}
+        """Of a group, or a part of it, where its tensors were, and the kernels that update them there."""
+        self.looked_up = False
         """For the next update."""
 
     def update(self) -> None:
@@ -56,34 +68,44 @@ class GroupStepAdam(StatefulOptimizer):
             params = self.adam_parameters(group)
             if not params:
                 continue
-            if self._is_one_kernel(params):
-                if not self._looked_up:
-                    self._find(params, index)
-                self._update_in_one_pass(group, index)
+            if self.is_one_kernel(params[0].device):
+                if not self.looked_up:
+                    self.find(self._tensors_of(params), index)
+                self.update_in_one_pass(group, index)
             else:
-                self._update(params, group)
-        self._looked_up = False
+                self.update_in_passes(self._tensors_of(params), group)
+        self.looked_up = False
 
     def look_up(self) -> None:
         """See StatefulOptimizer."""
         for index, group in enumerate(self.param_groups):
             params = self.adam_parameters(group)
-            if params and self._is_one_kernel(params):
-                self._find(params, index)
-        self._looked_up = True
+            if params and self.is_one_kernel(params[0].device):
+                self.find(self._tensors_of(params), index)
+        self.looked_up = True
 
     def adam_parameters(self, group: dict[str, Any]) -> list[torch.Tensor]:
         """Those of a group that are to be updated."""
         return [parameter for parameter in group["params"] if parameter.grad is not None]
 
-    def _is_one_kernel(self, params: list[torch.Tensor]) -> bool:
-        """Whether our kernel does all of an update: on a GPU, of moments in fp32."""
-        return params[0].is_cuda and not self.dtypes
+    def _tensors_of(self, params: Iterable[torch.Tensor]) -> list[UpdatedTensors]:
+        found = []
+        for parameter in params:
+            state, gradient = self.state_of(parameter), parameter.grad
+            assert gradient is not None, "only such parameters are updated"
+            first, second = (state[key] for key in self.state_keys)
+            found.append(UpdatedTensors(parameter, gradient, first, second, self.weights.get(parameter)))
+        return found
 
-    def _update(self, params: list[torch.Tensor], group: dict[str, Any]) -> None:
+    def is_one_kernel(self, device: torch.device) -> bool:
+        """Whether our kernel does all of an update: on a GPU, of moments in fp32."""
+        return device.type == "cuda" and not self.dtypes
+
+    def update_in_passes(self, tensors: Sequence[UpdatedTensors], group: dict[str, Any]) -> None:
         """By torch's kernel, with a pass before it to clip and one behind it to write the weights."""
-        gradients = self.scaled_gradients(params)
-        first, second = ([self.state_of(parameter)[key] for parameter in params] for key in self.state_keys)
+        params, gradients, first, second = (list(each) for each in list(zip(*tensors, strict=True))[:4])
+        if self.factor != 1.0:
+            torch._foreach_mul_(gradients, self.factor)
         if not self.dtypes:
             self._update_in_fp32(params, gradients, first, second, group)
         else:
@@ -91,7 +113,9 @@ class GroupStepAdam(StatefulOptimizer):
                 wide = [each.float() for each in firsts], [each.float() for each in seconds]
                 self._update_in_fp32(some, of_some, *wide, group)
                 torch._foreach_copy_(firsts + seconds, wide[0] + wide[1])
-        self.write_weights(params)
+        written = {each.weight: each.parameter for each in tensors if each.weight is not None}
+        if written:
+            torch._foreach_copy_([*written], [*written.values()])
 
     def _update_in_fp32(
         self,
@@ -120,22 +144,19 @@ class GroupStepAdam(StatefulOptimizer):
             maximize=False,
         )
 
-    def _find(self, params: list[torch.Tensor], index: int) -> None:
-        """Say to our kernel where the tensors of a group are, if that has changed."""
+    def find(self, tensors: Iterable[UpdatedTensors], key: Hashable) -> None:
+        """Say to our kernel where the tensors that go by a key are, if that has changed."""
         kernel = _kernel()
-        tensors = []
-        for parameter in params:
-            state, weight = self.state_of(parameter), self.weights.get(parameter)
-            tensors.append(kernel.Tensors(parameter, parameter.grad, state["exp_avg"], state["exp_avg_sq"], weight))
-        places = [each.addresses for each in tensors]
-        known, launches = self._launches.get(index, ([], []))
+        found = [kernel.Tensors(*each) for each in tensors]
+        places = [each.addresses for each in found]
+        known, launches = self._launches.get(key, ([], []))
         if places != known:
-            launches = list(kernel.launches_of(tensors, launches))
-            self._launches[index] = places, launches
+            launches = list(kernel.launches_of(found, launches))
+            self._launches[key] = places, launches
 
-    def _update_in_one_pass(self, group: dict[str, Any], index: int) -> None:
+    def update_in_one_pass(self, group: dict[str, Any], key: Hashable) -> None:
         """By our kernel, once it has been said where the tensors are."""
-        _, launches = self._launches[index]
+        _, launches = self._launches[key]
         for launch in launches:
             _kernel().update(
                 launch,

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Final, Literal, NamedTuple
 from orchestrator.fields import resume
 from orchestrator.fields.base import Section
 from orchestrator.fields.metadata import AlsoCalled, HashedIfChanged, MegatronFlag
-from orchestrator.fields.values import Before, NonNegative, Number, Positive, PositiveNumber
+from orchestrator.fields.values import Before, Fraction, NonNegative, Number, Positive, PositiveNumber
 
 Beta = Annotated[float, Number(ge=0.0, lt=1.0)]
 
@@ -125,6 +125,14 @@ class OptimizerSpec(Section):
     ] = "fp32"
     """adam: likewise of the second moment. bf16 has 8 bits, so that it needs `adam_beta2` below 0.996: smaller changes
     are rounded away."""
+    offload_fraction: Annotated[
+        Fraction,
+        resume.safe("only where the state lies between updates changes"),
+        HashedIfChanged(),
+        AlsoCalled("optimizer_cpu_offload optimizer_offload_fraction offload_optimizer cpu_offload"),
+    ] = 0.0
+    """adam: part of the state that is in host memory, with the fp32 copies of the weights: 1 for all of it. It goes to
+    the GPU in blocks for each update, while the block before it is updated and goes back."""
     sgd_momentum: Annotated[Beta, resume.momentum, AlsoCalled("momentum"), MegatronFlag(only=_SGD)] = 0.9
     """sgd: decay of the momentum; 0 means no momentum and no state."""
     muon_momentum: Annotated[Beta, HashedIfChanged(), resume.UPDATE, MegatronFlag(default=0.9, only=_MUON)] = 0.95

@@ -62,7 +62,7 @@ def refusals(cluster: ClusterSpec | None) -> Check:
     """Says why a trial that was drawn cannot run on a cluster."""
     if cluster is None:
         return lambda plan: ()
-    return lambda plan: [*what_is_refused(plan.job, cluster), *too_large(forecast(plan, cluster))]
+    return lambda plan: [*what_is_refused(plan.job, cluster), *too_large(forecast(plan, cluster), cluster)]
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ _GPT = "pretrain_gpt.py"
 CONTEXTS = (
     f"{_GPT} --position-embedding-type rope --bf16 --fp8-format hybrid --first-last-layers-bf16 --lr-decay-style WSD "
     "--recompute-granularity full --group-query-attention --window-size 10,0 --save there --save-interval 10 "
-    "--wandb-project ours --wandb-exp-name first",
+    "--wandb-project ours --wandb-exp-name first --optimizer-cpu-offload",
     f"{_GPT} --num-experts 4 --moe-use-upcycling --fp16 --optimizer sgd --position-embedding-type rope "
     "--use-rope-scaling --finetune",
     "pretrain_bert.py --recompute-granularity selective --optimizer muon --bf16 --fp4-format e2m1",

@@ -88,7 +88,19 @@ def test_experts_are_spread_over_the_ranks_that_are_there() -> None:
 
 def test_sequences_are_shared_out_over_replicas() -> None:
     job = job_of("llama3.1-8b", ("model.seq_length=32768", "runtime.layers=transformer_engine"))
-    best = offered(job)[0]
+    best = next(way for way in offered(job) if not way.rounds and not way.memory.host_bytes)
     assert set_by(best) == {"context_parallel_size": "4", "pipeline_model_parallel_size": "2"}
     assert best.gpus == job.world_size
     assert best.job.data_parallel_size == 1
+
+
+def test_state_on_the_host_is_worth_it_where_steps_are_long() -> None:
+    """In steps of minutes fewer stages gain more than an update waits; in short ones it waits for most of the time."""
+    long, short = (
+        offered(job_of("llama3.1-8b", (f"model.seq_length={length}", "runtime.layers=transformer_engine", *more)))
+        for length, more in ((32768, ()), (1024, ("batch.global_batch_size=2", "launch.gpus_per_node=2")))
+    )
+    best = next(way for way in long if not way.rounds)
+    assert best.words == "half of the optimizer's state in host memory, CP 2, TP 2"
+    assert best.slower < next(way.slower for way in long if not way.rounds and not way.memory.host_bytes)
+    assert min(way.slower for way in short if way.memory.host_bytes) > 1

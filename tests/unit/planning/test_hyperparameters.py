@@ -159,6 +159,12 @@ WRONG: list[tuple[dict[str, dict[str, Any]], list[str]]] = [
     ({"optimizer": {"name": "sgd", "adam_beta2": 0.95}}, ["adam_only optimizer.adam_beta2"]),
     ({"optimizer": {"name": "sgd", "exp_avg_dtype": "bf16"}}, ["adam_only optimizer.exp_avg_dtype"]),
     ({"optimizer": {"name": "muon", "exp_avg_sq_dtype": "bf16"}}, ["adam_only optimizer.exp_avg_sq_dtype"]),
+    ({"optimizer": {"name": "sgd", "offload_fraction": 1.0}}, ["adam_only optimizer.offload_fraction"]),
+    ({"optimizer": {"name": "muon", "offload_fraction": 0.5}}, ["adam_only optimizer.offload_fraction"]),
+    (
+        {"optimizer": {"offload_fraction": 0.5}, "parallelism": {"use_distributed_optimizer": False}},
+        ["offload_without_sharding optimizer.offload_fraction"],
+    ),
     ({"optimizer": {"muon_split_qkv": False}}, ["muon_only optimizer.muon_split_qkv"]),
     ({"optimizer": {"name": "muon", "sgd_momentum": 0.5}}, ["sgd_only optimizer.sgd_momentum"]),
     (

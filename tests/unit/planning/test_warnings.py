@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from support.this_machine import Gpus
 
+from orchestrator.api.plan_rows import forecast_rows
 from orchestrator.planning.forecast import Forecast, forecast
 from orchestrator.planning.memory import estimate_memory
 from orchestrator.planning.plan import Plan, make_plan
@@ -121,12 +122,12 @@ def test_ways_out_that_the_cluster_cannot_give_are_none(verdict: Judge) -> None:
     """A job of one GPU that needs several: the partition decides how many."""
     sections: dict[str, Any] = {"model": {**LARGE, "num_layers": 64}, "launch": {**H100, "gpus_per_node": 1}}
     partitions = {gpus: {"gpu": {"nodes": 1, "gpus_per_node": gpus}} for gpus in (1, 8)}
-    assert "on 8 GPUs" in ways_out(verdict(**sections))
+    assert "on 4 GPUs" in ways_out(verdict(**sections))
     wide, narrow = (
         ways_out(verdict(ClusterSpec.model_validate({"name": "alps", "partitions": partitions[gpus]}), **sections))
         for gpus in (8, 1)
     )
-    assert "on 8 GPUs" in wide
+    assert "on 4 GPUs" in wide
     assert narrow == "no small change makes it fit; `orchestrator tune` searches all layouts"
 
 
@@ -186,6 +187,7 @@ def test_between_fitting_and_not(make_job: Any, verdict: Judge) -> None:
                 "runtime": {"layers": "transformer_engine", "cpu_offloading_num_layers": 3},
             },
         ),
+        ("host_copies", {"model": {**LARGE, "num_layers": 4}, "optimizer": {"offload_fraction": 1.0}}),
     ],
 )
 def test_what_draws_a_warning(verdict: Judge, expected: str, sections: dict[str, Any]) -> None:
@@ -267,3 +269,47 @@ def test_the_size_of_a_checkpoint(make_job: Any) -> None:
     plan, adapted = taken_by(make_job(model={**model, "lora": {"rank": 8}}, launch=H100))
     adapters = plan.parameters.total - taken.checkpoint_bytes / 14
     assert adapted.checkpoint_bytes == 2 * plan.parameters.total + 12 * adapters, "only they have an optimizer"
+
+
+OFFLOADED: dict[str, Any] = {"model": {**LARGE, "num_layers": 8}, "optimizer": {"offload_fraction": 1.0}}
+"""2.0e9 parameters on a GPU, of which the host has 12 bytes each."""
+
+
+@pytest.mark.parametrize(
+    ("sections", "profile", "refused"),
+    [
+        ({}, None, False),
+        ({}, {}, False),
+        ({}, {"memory_per_node": "0"}, False),
+        ({}, {"memory_per_node": "40G"}, True),
+        ({}, {"memory_per_node": "60G"}, False),
+        ({"launch": {**H100, "memory_per_node": "60G"}}, {"memory_per_node": "40G"}, False),
+        ({}, {"partitions": {"gpu": {"memory_per_node": 40 * 1024}}}, True),
+        ({}, {"memory_per_node": "0", "partitions": {"gpu": {"memory_per_node": 40 * 1024}}}, True),
+        ({"optimizer": {"offload_fraction": 0.7}}, {"memory_per_node": "40G"}, False),
+        (
+            {"launch": {**H100, "gpus_per_node": 2}, "parallelism": {"tensor_model_parallel_size": 2}},
+            {"memory_per_node": "40G"},
+            True,
+        ),
+        ({"launch": {**H100, "nodes": 2, "gpus_per_node": 1}}, {"memory_per_node": "40G"}, False),
+    ],
+)
+def test_state_on_the_host_has_to_fit_there(
+    sections: dict[str, Any], profile: dict[str, Any] | None, refused: bool, verdict: Judge
+) -> None:
+    """Twice: a checkpoint is written from a copy of it."""
+    cluster = None if profile is None else ClusterSpec.model_validate({"name": "alps", **profile})
+    found = verdict(cluster, **{**OFFLOADED, "launch": H100, **sections})
+    assert ("out_of_host_memory" in {each.code for each in found.stops}) == refused
+
+
+def test_a_plan_says_what_a_rank_has_in_host_memory(make_job: Any) -> None:
+    there, plain = (
+        forecast(make_plan(make_job(**{**OFFLOADED, "launch": H100, "optimizer": {"offload_fraction": fraction}})))
+        for fraction in (1.0, 0.0)
+    )
+    assert there.to_dict()["memory"]["host_bytes"] == there.memory.host_bytes > 20 * 2**30
+    assert "host_bytes" not in plain.to_dict()["memory"]
+    rows = [dict(forecast_rows(make_plan(each.job), each))["memory"] for each in (there, plain)]
+    assert [row.endswith("of optimizer state in host memory") for row in rows] == [True, False]

@@ -81,6 +81,8 @@ SMALL_JOBS: list[tuple[str, ...]] = [
     ("optimizer.name=muon", "model.lora={rank: 4}"),
     ("optimizer.name=AdamW",),
     ("optimizer.exp_avg_dtype=fp8",),
+    ("optimizer.offload_fraction=1.5",),
+    ("optimizer.offload_fraction=1", "parallelism.use_distributed_optimizer=false"),
     ("runtime.train_step_arguments={a: 1}",),
     ("tracking.system_metrics_seconds=0.01",),
 ]

@@ -95,7 +95,7 @@ def refusals(*, dry_run: bool) -> Check:
             raise SpecError([*misnamed, *refused])
         return [
             *refused,
-            *too_large(forecast(plan, cluster)),
+            *too_large(forecast(plan, cluster), cluster),
             *export_problems(job),
             *plugin_problems(job, plan.data_sets),
         ]

@@ -37,7 +37,7 @@ one_optimizer_only = tuple(
     _only(OPTIMIZER, name, OptimizerSpec.model_fields[name].default, "name", optimizers)
     for optimizers, names in {
         ("adam", "muon"): ("adam_beta1", "adam_beta2", "adam_eps", "decoupled_weight_decay"),
-        ("adam",): ("exp_avg_dtype", "exp_avg_sq_dtype"),
+        ("adam",): ("exp_avg_dtype", "exp_avg_sq_dtype", "offload_fraction"),
         ("sgd",): ("sgd_momentum",),
         ("muon",): _MUON,
     }.items()
@@ -164,6 +164,15 @@ def no_adapters_with_muon(job: JobSections) -> Iterator[Problem]:
         yield Problem("adapters (model.lora) are not trained with muon", ("optimizer.name", "model.lora"), "write adam")
 
 
+def offloaded_state_is_shared_out(job: JobSections) -> Iterator[Problem]:
+    """Only of a distributed optimizer the state, and not the weights in fp32 as well, can be elsewhere."""
+    shared = "parallelism.use_distributed_optimizer"
+    if job.optimizer.offload_fraction > 0 and not job.parallelism.use_distributed_optimizer:
+        message = f"only a distributed optimizer has its state in host memory, but {shared} is false"
+        paths = ("optimizer.offload_fraction", shared)
+        yield Problem(message, paths, f"leave it out, or write {shared}: true", code="offload_without_sharding")
+
+
 RULES = (
     *one_optimizer_only,
     *wsd_only,
@@ -174,4 +183,5 @@ RULES = (
     weight_decay_of_qk_norms,
     whole_cycles_of_coefficients,
     no_adapters_with_muon,
+    offloaded_state_is_shared_out,
 )

@@ -49,6 +49,7 @@ class Allocations(TorchDispatchMode):
         self._paused = False
         self._alive: dict[int, weakref.ref[Any]] = {}
         self._sizes: dict[int, int] = {}
+        self._elsewhere: list[Any] = []
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if function in PRODUCTS:
@@ -67,6 +68,8 @@ class Allocations(TorchDispatchMode):
 
     def _count(self, storage: Any) -> None:
         key, size = storage._cdata, storage.nbytes()
+        if any(storage._cdata == key for storage in self._elsewhere):
+            return
         if key in self._alive or size < 16:  # scalars: on CUDA some of them stay on the host
             return
 
@@ -94,6 +97,16 @@ class Allocations(TorchDispatchMode):
                 return function(*args, **kwargs)
             finally:
                 self._paused = before
+
+        return run
+
+    def elsewhere(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """The function; the memory that it returns a tensor of never counts."""
+
+        def run(*args: Any, **kwargs: Any) -> Any:
+            result = self.uncounted(function)(*args, **kwargs)
+            self._elsewhere.append(result.untyped_storage())
+            return result
 
         return run
 
@@ -192,7 +205,10 @@ def behave_like_cuda() -> None:
 
     from orchestrator.runtime.cross_entropy import rows
     from orchestrator.runtime.layers.attention import rotation
+    from orchestrator.runtime.optimizers import state_blocks
 
+    any_blocks: Any = state_blocks
+    any_blocks.host_zeros = ALLOCATIONS.elsewhere(state_blocks.host_zeros)
     any_rotation: Any = rotation
     any_rotation._kernels = CudaRotation
     any_functional: Any = functional

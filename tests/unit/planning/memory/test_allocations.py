@@ -250,6 +250,13 @@ STEPS: dict[str, dict[str, Any]] = {
     "first two recomputed": {"runtime": {**FULL, "recompute_method": "block", "recompute_num_layers": 2}},
     "gradients in bf16": {"precision": {"grad_reduce_in_fp32": False}},
     "moments in bf16": {"optimizer": {"exp_avg_dtype": "bf16", "exp_avg_sq_dtype": "bf16", "adam_beta2": 0.95}},
+    "state on the host": {"optimizer": {"offload_fraction": 1.0}},
+    "half of the state on the host": {"optimizer": {"offload_fraction": 0.5}},
+    "state on the host, replicas, gradients in bf16": {
+        "optimizer": {"offload_fraction": 1.0},
+        "precision": {"grad_reduce_in_fp32": False},
+        "parallelism": {"data_parallel_size": 4},
+    },
     "replicas": {"parallelism": {"data_parallel_size": 4}},
     "replicas, whole optimizer": {"parallelism": {"data_parallel_size": 4, "use_distributed_optimizer": False}},
     "many replicas, few tokens": {"model": FEW_TOKENS, "parallelism": {"data_parallel_size": 64}},

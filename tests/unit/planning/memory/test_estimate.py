@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from support.benchmark_data import Record, records
 from support.earlier_memory import earlier_peaks, plan_megatrons_loss
 from support.pace import at_the_promised_pace
+from support.shipped import SHIPPED
 
 from orchestrator.kernel_selection.fused_kernels import rotates_projection
 from orchestrator.planning.forecast import checkpoint_bytes
@@ -22,7 +23,7 @@ from orchestrator.planning.memory.non_torch_memory import outside_the_allocator
 from orchestrator.planning.parameters import parameters
 from orchestrator.planning.vocabulary import vocabulary
 from orchestrator.spec.job import STORED, JobSpec
-from orchestrator.spec.loading import load_text
+from orchestrator.spec.loading import load_job, load_text
 from orchestrator.spec.sections.runtime import Layers
 
 GIB = 2**30
@@ -166,6 +167,38 @@ def test_moments_in_bf16_take_half(fields: tuple[str, ...], fewer: int) -> None:
         assert other.parts["optimizer"] - stage.parts["optimizer"] == fewer * counted[stage.pp] / 4
     total = parameters(job, 131072).total
     assert checkpoint_bytes(job, total) - checkpoint_bytes(narrow, total) == fewer * total
+
+
+@pytest.mark.parametrize("fraction", [0.5, 1.0])
+def test_state_in_host_memory_leaves_two_blocks_on_the_gpu(fraction: float) -> None:
+    """Of 2^23 parameters each: with their fp32 copy 12 bytes."""
+    job = benchmark_job("gpt-7.1b", 16, tp=2, pp=2)
+    there, plain = estimate(job.changed(optimizer={"offload_fraction": fraction}), "torch"), estimate(job, "torch")
+    assert there.host_bytes == max(stage.parts["optimizer"] for stage in plain.stages) * fraction
+    assert plain.host_bytes == 0
+    for stage, other in zip(there.stages, plain.stages, strict=True):
+        on_host = other.parts["optimizer"] * fraction
+        assert stage.parts["optimizer"] == other.parts["optimizer"] - on_host + 2 * 2**23 * 12
+        assert stage.peak_bytes < other.peak_bytes
+
+
+def test_state_of_few_parameters_takes_no_more_than_itself() -> None:
+    job = benchmark_job("gpt-345m", 8).changed(model={"num_layers": 1, "hidden_size": 64, "num_attention_heads": 4})
+    [there], [plain] = (
+        estimate(each, "torch").stages for each in (job.changed(optimizer={"offload_fraction": 1.0}), job)
+    )
+    assert there.parts["optimizer"] == plain.parts["optimizer"]
+
+
+def test_experts_have_blocks_of_their_own() -> None:
+    """Their optimizer is another one; with moments in bf16 a parameter has 8 bytes."""
+    job = load_job([SHIPPED["mixtral-8x7b"]], ["optimizer.exp_avg_dtype=bf16", "optimizer.exp_avg_sq_dtype=bf16"]).job
+    there, plain = (
+        estimate(each, "torch").stages[0].parts["optimizer"]
+        for each in (job.changed(optimizer={"offload_fraction": 1.0}), job)
+    )
+    assert there == 2 * 2 * 2**23 * 8
+    assert plain > 2 * there
 
 
 def test_context_parallel_ranks_share_the_optimizer_too() -> None:

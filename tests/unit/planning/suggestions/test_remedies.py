@@ -26,6 +26,7 @@ def price(job: JobSpec) -> float:
         recomputed = layers
     work = job.global_batch_size * (1 + recomputed / layers / 3) * (1 + 0.1 / job.batch.micro_batch_size)
     work *= 1 + 0.05 * (degrees.tensor_model_parallel_size - 1)
+    work *= 1 + 0.3 * job.optimizer.offload_fraction
     return work * (1 + (stages - 1) / job.num_micro_batches) / job.world_size
 
 
@@ -135,6 +136,26 @@ def test_buffers_of_tensor_parallelism_can_be_done_without() -> None:
     assert waits.overrides == ("parallelism.tp_comm_overlap=false",)
     assert needed - waits.memory.device_bytes > GIB
     assert not any("overlap" in each.words for each in found(job, needed / 2)), "torch's layers have none"
+
+
+ALL_ON_HOST = "all of the optimizer's state in host memory"
+
+
+def test_state_can_be_in_host_memory() -> None:
+    """A half, and all of what is left; with an optimizer whose state is on the GPU only there is no such way."""
+    job = shipped("gpt-1.7b")
+    needed = estimate_memory(job, vocabulary(job).padded_size, "torch").device_bytes
+
+    def offloading(*overrides: str) -> list[tuple[str, ...]]:
+        every = found(shipped("gpt-1.7b", *overrides), needed - 2 * GIB)
+        return [each.overrides for each in every if any("offload" in override for override in each.overrides)]
+
+    assert offloading() == [("optimizer.offload_fraction=0.5",)]
+    assert not offloading("parallelism.use_distributed_optimizer=false")
+    assert not offloading("optimizer.name=muon")
+    [whole] = [each for each in found(job, needed - 14 * GIB) if each.words == ALL_ON_HOST]
+    assert whole.overrides == ("optimizer.offload_fraction=1.0",)
+    assert whole.memory.host_bytes > 14 * GIB
 
 
 def test_logits_can_be_done_without() -> None:

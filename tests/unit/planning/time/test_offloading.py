@@ -1,4 +1,4 @@
-"""Activations that wait in the host's memory: what the passes do not cover of their way there and back."""
+"""Activations and optimizer state in the host's memory: what of their way there and back is not covered."""
 
 from __future__ import annotations
 
@@ -76,3 +76,33 @@ def test_what_more_of_them_take_is_waited_for(make_job: Any, model: dict[str, An
     micro_batches = offloading(make_job, 15, **model).num_micro_batches
     assert more - fewer == pytest.approx(2 * micro_batches * of_layer / (0.85 * 8e9), rel=0.02)
     assert copies(make_job, 15, device(), **model) < more
+
+
+def parts_with(make_job: Any, optimizer: dict[str, Any], gpu: Any = None, dp: int = 1, **sections: Any) -> Any:
+    layout = {"parallelism": {"data_parallel_size": dp}, "launch": {"gpus_per_node": dp}}
+    job = make_job(model=MODEL, precision={"dtype": "bf16"}, optimizer=optimizer, **layout, **sections)
+    return job, estimate_time(job, 51200, "torch", gpu or device()).parts
+
+
+@pytest.mark.parametrize(("fraction", "dp"), [(1.0, 1), (0.5, 1), (1.0, 4)])
+def test_an_update_waits_for_the_state_on_the_host(make_job: Any, fraction: float, dp: int) -> None:
+    """12 bytes of each parameter of the rank's share come over the link while others go, and kernels run meanwhile."""
+    job, parts = parts_with(make_job, {"offload_fraction": fraction}, dp=dp)
+    _, plain = parts_with(make_job, {}, dp=dp)
+    on_host = estimate_memory(job, 51200, "torch").host_bytes
+    one_way = on_host / (device().host_bandwidth * 0.85)
+    assert {key for key, value in parts.items() if plain[key] != value} - {"overhead"} == {"host_copies"}
+    assert parts["host_copies"] == pytest.approx(one_way - plain["optimizer"], rel=0.01)
+
+
+def test_a_fast_link_hides_what_comes_and_goes(make_job: Any) -> None:
+    _, parts = parts_with(make_job, {"offload_fraction": 1.0}, replace(device(), host_bandwidth=1e13))
+    assert parts["host_copies"] == 0
+
+
+def test_moments_in_16_bits_come_faster(make_job: Any) -> None:
+    """8 bytes in place of 12; on a link so slow that kernels do not count."""
+    slow, narrow = replace(device(), host_bandwidth=1e9), {"exp_avg_dtype": "bf16", "exp_avg_sq_dtype": "bf16"}
+    _, wide = parts_with(make_job, {"offload_fraction": 1.0}, slow)
+    _, less = parts_with(make_job, {"offload_fraction": 1.0, "adam_beta2": 0.95, **narrow}, slow)
+    assert less["host_copies"] / wide["host_copies"] == pytest.approx(8 / 12, rel=0.01)
