@@ -24,8 +24,17 @@ from orchestrator.spec.job import JobSpec
 
 __all__ = ["gpus", "libraries"]
 
+REPOSITORY = Path(__file__).parents[3]
 
-@pytest.fixture
+
+@pytest.fixture(autouse=True)
+def _outside_of_repositories(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each run notes down the state of the code: git is asked for a fifteenth of a second. Here it finds none."""
+    monkeypatch.chdir(tmp_path_factory.mktemp("empty"))
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(REPOSITORY))
+
+
+@pytest.fixture(scope="session")
 def make_job() -> Callable[..., JobSpec]:
     """make_job(**changes): a job that fits anywhere; changes are whole sections, or `section__key=value`."""
     return _make_job
