@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from support.faults import QUICK_TORCHRUN
 from support.gate import Gate
+from support.light_forks import LightForks
 from support.programs import run_instead
 
 from orchestrator.cli.main import main
@@ -58,9 +59,12 @@ def load(write: Callable[[str], Path]) -> Callable[[str], LoadedSweep]:
 
 
 @pytest.fixture
-def orchestrator(folder: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Run:
+def orchestrator(
+    folder: Path, light_forks: LightForks, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> Run:
     """orchestrator(*arguments) -> (exit code, standard output, standard error); the training is the fake one."""
-    monkeypatch.setenv("PYTHONPATH", f"{HERE}:{HERE.parent / 'launch'}:{QUICK_TORCHRUN}")
+    for name, value in light_forks.variables(HERE, HERE.parent / "launch", QUICK_TORCHRUN).items():
+        monkeypatch.setenv(name, value)
     monkeypatch.setenv("ORCHESTRATOR_RUNS_DIR", str(folder / "runs"))
     monkeypatch.setenv("COLUMNS", "160")
     run_instead(monkeypatch, "sweep_runtime", "sweeps", "sweeps on clusters")
