@@ -72,7 +72,7 @@ def estimate_memory(job: JobSpec, padded_vocab: int, layers: Layers) -> Memory:
     in_passes = with_images(job, layers, chunks_of_stages(job, sizes, layers))
     predicted = rank_shape(half_job(job, "decoder")) if job.model.family.is_encoder_decoder else sizes
     counts, experts = stage_parameters(job, padded_vocab), stage_expert_parameters(job)
-    trained, trained_experts = trained_parameters(job, counts), trained_expert_parameters(job)
+    trained, trained_experts = trained_parameters(job, counts), trained_expert_parameters(job, experts)
     matrices = stage_matrix_parameters(job)
     outside = outside_the_allocator(job, layers)
     stages = []
