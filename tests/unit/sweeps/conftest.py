@@ -37,6 +37,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty folder with job.yaml, where the test is."""
     (tmp_path / "job.yaml").write_text(JOB)
     monkeypatch.chdir(tmp_path)
+    # Each plan notes down the state of the code: git is asked for a while. Here it finds none.
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(HERE.parents[2]))
     return tmp_path
 
 
