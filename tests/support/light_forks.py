@@ -29,7 +29,9 @@ _ROOM = "ROOM_FOR_VARIABLES"
 class ForkedProgram:
     """A program that runs, with what is needed of a `Popen`."""
 
-    def __init__(self, server: Path, command: Sequence[str], env: Mapping[str, str], output: IO[bytes]) -> None:
+    def __init__(
+        self, server: Path, command: Sequence[str], env: Mapping[str, str], output: IO[bytes], errors: IO[bytes]
+    ) -> None:
         """`server`: the socket of the process that forks. `command`: a module and its arguments."""
         self._answer = socket.socket(socket.AF_UNIX)
         folder = os.open(server.parent, os.O_PATH)
@@ -38,7 +40,7 @@ class ForkedProgram:
         request = {"module": command[0], "arguments": [*command[1:]], "env": dict(env), "cwd": os.getcwd()}
         message = json.dumps(request).encode()
         with open(os.devnull) as nothing:
-            streams = [nothing.fileno(), output.fileno(), output.fileno()]
+            streams = [nothing.fileno(), output.fileno(), errors.fileno()]
             socket.send_fds(self._answer, [len(message).to_bytes(4, "big")], streams)
         self._answer.sendall(message)
         self._told = self._answer.makefile("r")
@@ -103,9 +105,11 @@ class LightForks:
         path = ":".join(map(str, (FORKED, *folders)))
         return {"PYTHONPATH": path, "RANKS_FROM": str(self._socket), "FORKED_TOO": " ".join(self._modules)}
 
-    def start(self, *command: str | Path, env: Mapping[str, str], output: IO[bytes]) -> ForkedProgram:
-        """A module with its arguments. It has no input."""
-        return ForkedProgram(self._socket, [*map(str, command)], env, output)
+    def start(
+        self, *command: str | Path, env: Mapping[str, str], output: IO[bytes], errors: IO[bytes] | None = None
+    ) -> ForkedProgram:
+        """A module with its arguments. It has no input; `errors`: where these go apart from what else it says."""
+        return ForkedProgram(self._socket, [*map(str, command)], env, output, errors or output)
 
     def close(self) -> None:
         """End the process; what was forked goes on."""
@@ -124,7 +128,10 @@ def serve(listening: socket.socket, modules: Sequence[str]) -> None:
         assert spec is not None
         program = name if spec.submodule_search_locations is None else f"{name}.__main__"
         importlib.import_module(program)
-        del sys.modules[program]  # its own code is executed anew, as `-m` does; what it imports is there
+        # Its own code is executed anew, as `-m` does; what it imports is there.
+        del sys.modules[program]
+        package, _, own = program.rpartition(".")
+        delattr(sys.modules[package], own)
     del os.environ[_ROOM]
     gc.freeze()
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)

@@ -42,6 +42,9 @@ def light_forks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LightForks
     """Programs that import no torch from one process for the tests of all folders."""
     process = LightForks(
         tmp_path_factory.mktemp("light"),
+        "orchestrator.cli.runs.drill",
+        "orchestrator.cli.runs.run",
+        "orchestrator.cli.runs.sweep",
         "orchestrator.launch",
         "orchestrator.launch.notifications",
         "orchestrator.executors.kubernetes.pod",
