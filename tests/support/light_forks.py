@@ -131,7 +131,7 @@ def serve(listening: socket.socket, modules: Sequence[str]) -> None:
         # Its own code is executed anew, as `-m` does; what it imports is there.
         del sys.modules[program]
         package, _, own = program.rpartition(".")
-        delattr(sys.modules[package], own)
+        del vars(sys.modules[package])[own]
     del os.environ[_ROOM]
     gc.freeze()
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
