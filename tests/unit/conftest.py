@@ -48,6 +48,7 @@ def light_forks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LightForks
         "orchestrator.launch",
         "orchestrator.launch.notifications",
         "orchestrator.executors.kubernetes.pod",
+        "orchestrator.executors.slurm.array_program",
         "orchestrator.sweeps",
         "orchestrator.sweeps.search",
         "submitit.core._submit",
