@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple
 
 from orchestrator.errors import UserError
 from orchestrator.models.blocks.base import LayerSetup, Matrix
-from orchestrator.models.blocks.block import Block, TokenMixer
+from orchestrator.models.blocks.block import Block, PredictionBlock, TokenMixer
 from orchestrator.models.blocks.registry import (
     ATTENTIONS,
     BLOCKS,
@@ -39,6 +39,7 @@ MIXERS: Final[Mapping[str, Mixer]] = {
 }
 """By megatron-core's letters."""
 _STATE_SPACE, _ATTENTION, _MLP = MIXERS
+_PREDICTING: Final = tuple(block for block in BLOCKS if isinstance(block, PredictionBlock))
 
 
 def layers(model: Any) -> tuple[Layer, ...]:
@@ -95,7 +96,7 @@ def prediction_layers(model: Any) -> tuple[Layer, ...]:
     """The blocks of each layer behind the last one that predicts a further token: one that adds it, and the last
     layer's.
     """
-    return tuple((block, *layers(model)[-1]) for block in BLOCKS for _ in range(block.layers_behind(model)))
+    return tuple((block, *layers(model)[-1]) for block in _PREDICTING for _ in range(block.layers_behind(model)))
 
 
 def layers_differ(model: Any) -> bool:

@@ -6,9 +6,11 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from support.light_forks import LightForks
 from support.made_once import made_once
 
 
@@ -33,6 +35,26 @@ def _make_store(folder: Path) -> None:
     command = [sys.executable, "-c", program, str(folder)]
     made = subprocess.run(command, env=environment, check=True, timeout=240, capture_output=True, text=True)
     assert (made.stdout, made.stderr) == ("True None\n", "")
+
+
+@pytest.fixture(scope="session")
+def light_forks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LightForks]:
+    """Programs that import no torch from one process for the tests of all folders."""
+    process = LightForks(
+        tmp_path_factory.mktemp("light"),
+        "orchestrator.cli.runs.drill",
+        "orchestrator.cli.runs.run",
+        "orchestrator.cli.runs.sweep",
+        "orchestrator.launch",
+        "orchestrator.launch.notifications",
+        "orchestrator.executors.kubernetes.pod",
+        "orchestrator.executors.slurm.array_program",
+        "orchestrator.sweeps",
+        "orchestrator.sweeps.search",
+        "submitit.core._submit",
+    )
+    yield process
+    process.close()
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import shutil
 import subprocess
 import tempfile
@@ -21,6 +22,8 @@ MAX_MODULES = 500
 MAX_MODULE_BYTES = 1_000_000
 """Of untracked files only Python modules are kept, and no larger ones: what else lies about may be data or a secret."""
 _SECONDS = 20
+_SUBMODULE = re.compile(rb"(?:^|(?<=\0))160000 [^\t\0]*\t([^\0]*)")
+"""In the list of an index whose entries end with a zero byte."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +67,9 @@ def code_state(folder: Path, apart_from: Path | None = None, scratch: Path | Non
 def _state(place: Path, used_by: str, apart_from: Path | None, scratch: Path | None) -> tuple[dict[str, Any], bytes]:
     """What code.json says of one repository, and its part of code.diff."""
     untracked = _untracked(place, apart_from, "--directory")
-    modules = [name for name in _untracked(place, apart_from) if name.endswith(".py")]
+    # The list names folders without what is in them.
+    files = _untracked(place, apart_from) if any(name.endswith("/") for name in untracked) else untracked
+    modules = [name for name in files if name.endswith(".py")]
     kept = [name for name in modules if _is_small(place / name)][:MAX_MODULES]
     diff = _diff(place, kept, scratch)
     record = {
@@ -80,10 +85,9 @@ def _state(place: Path, used_by: str, apart_from: Path | None, scratch: Path | N
 
 def _submodules(root: Path) -> Iterator[Path]:
     """Repositories inside one that are checked out, and theirs. git would look into them with their own settings."""
-    for entry in (git(root, "ls-files", "-z", "--stage") or b"").split(b"\0"):
-        about, _, name = entry.partition(b"\t")
-        place = root / os.fsdecode(name)
-        if about.startswith(b"160000 ") and (place / ".git").exists() and not place.is_symlink():
+    for entry in _SUBMODULE.finditer(git(root, "ls-files", "-z", "--stage") or b""):
+        place = root / os.fsdecode(entry[1])
+        if (place / ".git").exists() and not place.is_symlink():
             yield place
             yield from _submodules(place)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable
-from functools import cache
+from functools import cache, lru_cache
 
 from orchestrator.models.blocks.block import Block
 from orchestrator.models.layers import Layer, layers, prediction_layers
@@ -37,19 +37,25 @@ def kinds_of_stages(job: JobSpec) -> tuple[tuple[Kinds, ...], ...]:
 def _without_predictions(job: JobSpec) -> tuple[tuple[Kinds, ...], ...]:
     model, degrees = job.model, job.parallelism
     every = layers(model)
-    if len(set(every)) == 1:
-        counts = layers_of_chunks(model.num_layers, degrees)
-        return tuple(tuple(((every[0], count),) for count in chunks) for chunks in counts)
+    if every.count(every[0]) == len(every):
+        return _alike_in_chunks(every[0], layers_of_chunks(model.num_layers, degrees))
     return tuple(
         tuple(kinds_of(every[chunk.first : chunk.last + 1]) for chunk in chunks)
         for chunks in layers_of_stages(model, degrees)
     )
 
 
+@lru_cache(maxsize=1024)  # every part of an estimate asks, and the tuner makes thousands of them
+def _alike_in_chunks(layer: Layer, counts: tuple[tuple[int, ...], ...]) -> tuple[tuple[Kinds, ...], ...]:
+    return tuple(tuple(((layer, count),) for count in chunks) for chunks in counts)
+
+
 def in_stages(job: JobSpec, count_of: Callable[[Layer], int]) -> list[int]:
     """Of each stage the sum over its layers."""
-    once = cache(count_of)
-    return [sum(once(layer) * each for kinds in chunks for layer, each in kinds) for chunks in kinds_of_stages(job)]
+    once, in_chunks = cache(count_of), kinds_of_stages(job)
+    different = {kinds for chunks in in_chunks for kinds in chunks}
+    of_chunks = {kinds: sum(once(layer) * each for layer, each in kinds) for kinds in different}
+    return [sum(map(of_chunks.__getitem__, chunks)) for chunks in in_chunks]
 
 
 def shares_of(kinds: Kinds) -> Shares:

@@ -76,7 +76,8 @@ def estimate_memory(job: JobSpec, padded_vocab: int, layers: Layers) -> Memory:
     predicted = rank_shape(half_job(job, "decoder")) if job.model.family.is_encoder_decoder else sizes
     counts, experts = stage_parameters(job, padded_vocab), stage_expert_parameters(job)
     trained = trained_parameters(job, counts)
-    states = [optimizer_state(job, *each) for each in zip(trained, trained_expert_parameters(job), strict=True)]
+    trained_experts = trained_expert_parameters(job, experts)
+    states = [optimizer_state(job, *each) for each in zip(trained, trained_experts, strict=True)]
     matrices = stage_matrix_parameters(job)
     outside = outside_the_allocator(job, layers)
     stages = []

@@ -65,6 +65,8 @@ def matrix_parameters_in_all(job: JobSpec) -> int:
 
 def stage_matrix_parameters(job: JobSpec) -> tuple[tuple[int, int], ...]:
     """Of each stage those on a rank, and of these the ones of experts."""
+    if not job.optimizer.kind.orthogonalizes:
+        return ((0, 0),) * job.parallelism.pipeline_model_parallel_size
     degrees = degrees_of(job.parallelism)
     return tuple(
         (matrix_parameters(matrices, degrees), matrix_parameters(matrices, degrees, of_experts=True))

@@ -8,7 +8,7 @@ from orchestrator.models.blocks.base import Degrees
 from orchestrator.models.layers import layers
 from orchestrator.planning.layout.chunk_layers import in_stages
 from orchestrator.planning.parameters.adapters import adapter_parameters, expert_adapter_parameters
-from orchestrator.planning.parameters.layer import degrees_of, stage_expert_parameters
+from orchestrator.planning.parameters.layer import degrees_of
 from orchestrator.planning.parameters.vision import encoder_parameters
 from orchestrator.spec.job import JobSpec
 
@@ -26,11 +26,11 @@ def trained_parameters(job: JobSpec, held: tuple[int, ...]) -> tuple[int, ...]:
     return held
 
 
-def trained_expert_parameters(job: JobSpec) -> tuple[int, ...]:
-    """Those of experts among them."""
+def trained_expert_parameters(job: JobSpec, held: tuple[int, ...]) -> tuple[int, ...]:
+    """The same of those of experts."""
     if job.model.has_adapters:
         return tuple(in_stages(job, partial(expert_adapter_parameters, job.model, degrees_of(job.parallelism))))
-    return stage_expert_parameters(job)
+    return held
 
 
 def trained_in_all(job: JobSpec, parameters: int) -> int:

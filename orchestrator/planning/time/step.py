@@ -14,7 +14,7 @@ from orchestrator.planning.flops import model_flops
 from orchestrator.planning.hardware.devices import Device
 from orchestrator.planning.layout.chunk_layers import Kinds, kinds_of, kinds_of_stages, shares_of
 from orchestrator.planning.layout.pipeline import Timeline, timeline
-from orchestrator.planning.parameters import stage_parameters
+from orchestrator.planning.parameters import stage_expert_parameters, stage_parameters
 from orchestrator.planning.parameters.trainable import trained_expert_parameters, trained_parameters
 from orchestrator.planning.time.adapters import adapted, tensors_of_adapters
 from orchestrator.planning.time.data_parallel import data_parallel_seconds
@@ -127,7 +127,8 @@ def faster_with_graphs(job: JobSpec, padded_vocab: int, layers: Layers, device: 
 
 def _parts(setting: Setting) -> Parts:
     """Seconds of a step by PARTS."""
-    held, experts = _trained_in_stages(setting.job, setting.padded_vocab), trained_expert_parameters(setting.job)
+    held = _trained_in_stages(setting.job, setting.padded_vocab)
+    experts = trained_expert_parameters(setting.job, stage_expert_parameters(setting.job))
     stages = _stages(setting, held)
     parts = add(dict.fromkeys(PARTS, 0.0), _passes(setting, stages), _update(setting, held, experts))
     parts["data_parallel"] += data_parallel_seconds(setting, held, experts, stages)

@@ -42,7 +42,7 @@ launch: {gpu: H100}
 
 SMALL = """\
 name: small
-model: {preset: gpt-1.7b}
+model: {preset: gpt-1.7b, num_layers: 8}
 parallelism: {tensor_model_parallel_size: 2, pipeline_model_parallel_size: 2, sequence_parallel: true}
 batch: {micro_batch_size: 1, global_batch_size: 32}
 data: {random_tokens: true}
@@ -70,11 +70,11 @@ def small(tmp_path: Path) -> Path:
 
 
 def test_the_tables_and_the_overlay(orchestrator: Orchestrator, large: Path, tmp_path: Path) -> None:
-    said = orchestrator("tune", "large.yaml", "--gpus", "64", "--top", "3")
+    said = orchestrator("tune", "large.yaml", "--gpus", "32", "--top", "3")
     assert said.code == 0, said.err
     lines = said.out.splitlines()
-    assert lines[0].startswith("large on 64 x H100 of 79.")
-    assert "on 8 machines (launch.gpu)" in lines[0]
+    assert lines[0].startswith("large on 32 x H100 of 79.")
+    assert "on 4 machines (launch.gpu)" in lines[0]
     assert "global batch 1024" in lines[0]
     assert [line.split(".")[0] for line in lines[4:7]] == ["1", "2", "3"]
     assert "Speed against memory" in said.out
@@ -139,14 +139,14 @@ def test_a_70b_model_on_1024_gpus_is_searched_within_its_bar(large: Path) -> Non
     assert found["own"]["step_seconds"] > found["best"]["step_seconds"]
 
 
-def test_what_is_kept_or_set_stays(orchestrator: Orchestrator, large: Path, tmp_path: Path) -> None:
+def test_what_is_kept_or_set_stays(orchestrator: Orchestrator, small: Path) -> None:
     words = ["--keep", "pipeline_model_parallel_size", "--set", "parallelism.tensor_model_parallel_size=4"]
-    said = orchestrator("tune", large, "--gpus", "64", *words, "--json")
+    said = orchestrator("tune", small, "--gpus", "16", *words, "--json")
     for each in said.json["top"]:
         degrees = each["layout"]["parallelism"]
         assert (degrees["tensor_model_parallel_size"], degrees["pipeline_model_parallel_size"]) == (4, 2)
-    said = orchestrator("tune", large, "--gpus", "64", *words, "--set", "schedule.train_iters=7")
-    assert said.out.splitlines()[-1].endswith("large.tuned.yaml --set schedule.train_iters=7"), "what the overlay lacks"
+    said = orchestrator("tune", small, "--gpus", "16", *words, "--set", "schedule.train_iters=7")
+    assert said.out.splitlines()[-1].endswith("small.tuned.yaml --set schedule.train_iters=7"), "what the overlay lacks"
 
 
 def test_nothing_fits(orchestrator: Orchestrator, large: Path, tmp_path: Path) -> None:
@@ -190,7 +190,7 @@ def test_a_hundredth_of_the_memory_is_left_where_nothing_is_measured(
 @pytest.mark.parametrize(("gpu", "spans"), [("GB200", False), ("GH200", True)])
 def test_machines_that_links_join_are_one(orchestrator: Orchestrator, tmp_path: Path, gpu: str, spans: bool) -> None:
     """Both have 4 GPUs to a machine; NVLink joins a GB200's machines."""
-    asked = [SHIPPED["gpt-7.1b"], "--gpu", gpu, "--json"]
+    asked = [SHIPPED["gpt-7.1b"], "--gpu", gpu, "--set", "model.num_layers=6", "--json"]
     sizes = ("launch.nodes=2", "launch.gpus_per_node=4", "parallelism.tensor_model_parallel_size=8")
     plan = orchestrator("plan", *asked, *(word for each in sizes for word in ("--set", each))).json
     codes = {each["code"] for each in plan["verdict"]["warnings"]}
@@ -218,9 +218,9 @@ def test_what_nearly_all_of_the_memory_would_save_is_said(orchestrator: Orchestr
     assert round(100 * (1 - tight["step_seconds"] / best["step_seconds"])) == int(note[3]) >= 3
     layers = [each["layout"]["runtime"]["recompute_num_layers"] for each in (tight, best)]
     assert layers[0] == int(note[1]) < layers[1]
-    roomy = orchestrator(*asked, "--gpus", "4")
+    roomy = orchestrator(*asked, "--gpus", "4", *FEW)
     assert "would take" not in roomy.out
-    assert orchestrator(*asked, "--gpus", "4", "--json").json["tight"] is None
+    assert orchestrator(*asked, "--gpus", "4", *FEW, "--json").json["tight"] is None
 
 
 @pytest.mark.parametrize(
@@ -295,7 +295,7 @@ def test_no_figure_is_cut_off_in_a_narrow_terminal(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "40")
     on_terminal(monkeypatch, "stdout")
-    assert main(["tune", str(small), "--gpus", "8"]) == 0
+    assert main(["tune", str(small), "--gpus", "8", *FEW]) == 0
     tables = capsys.readouterr().out.split("why the rest lost")[0]
     assert tables.count("tokens/s/GPU") == 2
     assert "…" not in tables
@@ -306,7 +306,7 @@ def test_a_file_of_somebody_else_is_left_as_it_is_and_the_same_job_gives_the_sam
 ) -> None:
     theirs = tmp_path / "small.tuned.yaml"
     theirs.write_text("name: mine\n")
-    said = orchestrator("tune", small, "--gpus", "8")
+    said = orchestrator("tune", small, "--gpus", "8", *FEW)
     assert said.code == 2
     assert "is not an overlay of the tuner" in said.err
     assert theirs.read_text() == "name: mine\n"

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
+import os
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,6 +12,7 @@ import pytest
 from support.event_log import append_event, lines_of
 from support.faults import QUICK_TORCHRUN
 from support.gate import Gate
+from support.light_forks import ForkedProgram, LightForks
 from support.programs import run_instead
 from support.this_machine import gpus, libraries
 
@@ -24,8 +24,17 @@ from orchestrator.spec.job import JobSpec
 
 __all__ = ["gpus", "libraries"]
 
+REPOSITORY = Path(__file__).parents[3]
 
-@pytest.fixture
+
+@pytest.fixture(autouse=True)
+def _outside_of_repositories(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each run notes down the state of the code: git is asked for a fifteenth of a second. Here it finds none."""
+    monkeypatch.chdir(tmp_path_factory.mktemp("empty"))
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(REPOSITORY))
+
+
+@pytest.fixture(scope="session")
 def make_job() -> Callable[..., JobSpec]:
     """make_job(**changes): a job that fits anywhere; changes are whole sections, or `section__key=value`."""
     return _make_job
@@ -79,11 +88,12 @@ def make_run(runs_dir: Path) -> Callable[[JobSpec], RunDir]:
 
 
 @pytest.fixture
-def fake_runtime(monkeypatch: pytest.MonkeyPatch) -> str:
+def fake_runtime(light_forks: LightForks, monkeypatch: pytest.MonkeyPatch) -> str:
     """The module name of the fake training program, importable by the processes that a test starts, as is a torchrun
-    that is there at once.
+    that is there at once; both are forked.
     """
-    monkeypatch.setenv("PYTHONPATH", f"{Path(__file__).parent}:{QUICK_TORCHRUN}")
+    for name, value in light_forks.variables(Path(__file__).parent, QUICK_TORCHRUN).items():
+        monkeypatch.setenv(name, value)
     return "fake_runtime"
 
 
@@ -94,20 +104,20 @@ def gate(tmp_path: Path) -> Gate:
 
 
 @pytest.fixture
-def start_launcher(fake_runtime: str) -> Iterator[Callable[..., subprocess.Popen[str]]]:
+def start_launcher(light_forks: LightForks, fake_runtime: str) -> Iterator[Callable[..., ForkedProgram]]:
     """start_launcher(run, *options): the launcher as a process of its own; what is left of it ends with the test."""
-    started: list[tuple[RunDir, subprocess.Popen[str]]] = []
+    started: list[tuple[RunDir, ForkedProgram]] = []
 
-    def start(run: RunDir, *options: str) -> subprocess.Popen[str]:
-        command = [sys.executable, "-m", "orchestrator.launch", str(run.path), "--module", fake_runtime, *options]
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    def start(run: RunDir, *options: str) -> ForkedProgram:
+        command = ["orchestrator.launch", run.path, "--module", fake_runtime, *options]
+        with open(os.devnull, "wb") as nowhere:
+            process = light_forks.start(*command, env=os.environ, output=nowhere)
         started.append((run, process))
         return process
 
     yield start
     for run, process in started:
-        process.kill()
-        process.communicate()
+        process.close()
         for event in lines_of(run):
             if event["event"] == "launched":
                 end_processes(event["launch_id"])

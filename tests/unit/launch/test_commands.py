@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from support.event_log import append_event, lines_of
 from support.gate import Gate
+from support.light_forks import ForkedProgram
 from support.limits import set_limits
 from support.programs import run_instead
 from support.refused import refused
@@ -364,7 +365,7 @@ def test_cancel_says_the_end_of_a_run_whose_launcher_cannot(
     orchestrator: Orchestrator,
     make_job: MakeJob,
     make_run: Callable[[JobSpec], RunDir],
-    start_launcher: Callable[..., subprocess.Popen[str]],
+    start_launcher: Callable[..., ForkedProgram],
     until: Callable[..., None],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -1,17 +1,17 @@
 """The drill: kill, resume and compare, with real processes of the fake training program."""
 
+import contextlib
 import json
 import os
 import shutil
 import signal
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from support.event_log import lines_of
 from support.gate import Gate
+from support.light_forks import LightForks
 from support.refused import refused
 
 from orchestrator.errors import JobError
@@ -151,27 +151,27 @@ sys.exit(main(sys.argv[1:]))
 def test_a_drill_that_is_stopped_leaves_nothing(
     job_file: Path,
     runs_dir: Path,
+    tmp_path: Path,
     fake_runtime: str,
+    light_forks: LightForks,
     gate: Gate,
     until: Callable[..., None],
     number: signal.Signals,
 ) -> None:
-    words = ["drill", str(job_file), "--runs-dir", str(runs_dir)]
-    environment = {**os.environ, **gate.after(5)}
-    with subprocess.Popen(
-        [sys.executable, "-c", PROGRAM, *words],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=environment,
-    ) as process:
+    (tmp_path / "drills_fakes.py").write_text(PROGRAM)
+    command = ("drills_fakes", "drill", job_file, "--runs-dir", runs_dir)
+    environment = {**os.environ, **gate.after(5), "PYTHONPATH": f"{os.environ['PYTHONPATH']}:{tmp_path}"}
+    err = tmp_path / "err"
+    with open(os.devnull, "wb") as nowhere, open(err, "wb") as errors:
+        process = light_forks.start(*command, env=environment, output=nowhere, errors=errors)
+    with contextlib.closing(process):
         until(lambda: list(runs_dir.glob(".drill-*/tiny/*/metrics.jsonl")))
         [run] = map(RunDir, runs_dir.glob(".drill-*/tiny/*"))
         launch_id = next(event["launch_id"] for event in lines_of(run) if event["event"] == "launched")
         assert processes_of(launch_id)
         process.send_signal(number)
-        _, err = process.communicate(timeout=100)
-    assert (process.returncode, err) == (130, "stopped; nothing was proved, and what it had trained is removed\n")
+        said = "stopped; nothing was proved, and what it had trained is removed\n"
+        assert (process.wait(100), err.read_text()) == (130, said)
     assert not processes_of(launch_id)
     assert not list(runs_dir.glob(".drill-*"))
 

@@ -13,6 +13,7 @@ import pytest
 from support.refused import refused
 
 import orchestrator as interface
+from orchestrator.launch.code.code_version import CodeState
 from orchestrator.launch.runs import create_run
 from orchestrator.review.index import RunIndex
 from orchestrator.run_directory.events.labels import Archived, Renamed, Tagged
@@ -24,13 +25,15 @@ from orchestrator.spec.job import JobSpec
 Orchestrator = Callable[..., tuple[int, str, str]]
 MakeJob = Callable[..., JobSpec]
 
+NO_CODE = CodeState({}, b"")
 
-@pytest.fixture
-def made(make_job: MakeJob, runs_dir: Path) -> list[RunDir]:
+
+@pytest.fixture(scope="module")
+def originals(make_job: MakeJob, tmp_path_factory: pytest.TempPathFactory) -> list[RunDir]:
     """Four runs of one job with falling losses; the second is tagged, the third called otherwise, the last archived."""
-    runs = []
+    runs, runs_dir = [], tmp_path_factory.mktemp("originals")
     for number, rate in enumerate((1e-2, 1e-3, 1e-4, 1e-5)):
-        run = create_run(make_job(optimizer={"lr": rate}), "", runs_dir)
+        run = create_run(make_job(optimizer={"lr": rate}), "", runs_dir, NO_CODE)
         values = {"train/loss": 4.0 - number, "train/accuracy": number / 4}
         append_line(run.metrics_file, {"time": 1.0, "iteration": 5, "samples": 1, "tokens": 1, "values": values})
         runs.append(run)
@@ -38,6 +41,13 @@ def made(make_job: MakeJob, runs_dir: Path) -> list[RunDir]:
     write_label(runs[2].path, Renamed(to="baseline", former="tiny"))
     write_label(runs[3].path, Archived())
     return runs
+
+
+@pytest.fixture
+def made(originals: list[RunDir], runs_dir: Path) -> list[RunDir]:
+    """Copies of them."""
+    shutil.copytree(originals[0].path.parents[1], runs_dir)
+    return [RunDir(runs_dir / run.name / run.run_id) for run in originals]
 
 
 @pytest.fixture

@@ -5,7 +5,6 @@ matters what that does.
 import json
 import os
 import signal
-import subprocess
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +14,7 @@ import pytest
 from support.event_log import lines_of
 from support.faults import QUICK_TORCHRUN
 from support.gate import Gate
+from support.light_forks import ForkedProgram
 from support.refused import refused
 
 from orchestrator.errors import RunIsHeld
@@ -30,7 +30,7 @@ from orchestrator.spec.job import JobSpec
 
 Run = Callable[[JobSpec], RunDir]
 MakeJob = Callable[..., JobSpec]
-Start = Callable[..., subprocess.Popen[str]]
+Start = Callable[..., ForkedProgram]
 Until = Callable[..., None]
 StepOf = Callable[[RunDir], int]
 
@@ -76,7 +76,7 @@ class Training:
 
     job: JobSpec
     run: RunDir
-    launcher: subprocess.Popen[str]
+    launcher: ForkedProgram
     gate: Gate
     module: str
     monkeypatch: pytest.MonkeyPatch

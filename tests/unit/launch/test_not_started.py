@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from support.fake_slurm import FakeSlurm
+from support.light_forks import LightForks
 from support.limits import set_limits
 from support.refusals import before, fail_at
 
@@ -101,18 +103,30 @@ sys.exit(main(sys.argv[1:]))
     ],
 )
 def test_a_signal_before_the_launch_leaves_nothing(
-    make_job: MakeJob, job_file: Path, runs_dir: Path, moment: str, said: str, number: signal.Signals
+    make_job: MakeJob,
+    job_file: Path,
+    runs_dir: Path,
+    tmp_path: Path,
+    light_forks: LightForks,
+    until: Callable[..., None],
+    moment: str,
+    said: str,
+    number: signal.Signals,
 ) -> None:
     runs_dir.mkdir()
-    command = [sys.executable, "-c", STANDS_STILL.format(moment=moment), "run", str(job_file), f"--runs-dir={runs_dir}"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        while process.stdout.readline() not in ("there\n", ""):
-            pass
+    (tmp_path / "stands_still.py").write_text(STANDS_STILL.format(moment=moment))
+    command, env = (
+        ("stands_still", "run", job_file, f"--runs-dir={runs_dir}"),
+        {**os.environ, "PYTHONPATH": str(tmp_path)},
+    )
+    out, err = tmp_path / "out", tmp_path / "err"
+    with open(out, "wb") as output, open(err, "wb") as errors:
+        process = light_forks.start(*command, env=env, output=output, errors=errors)
+    with contextlib.closing(process):
+        until(lambda: "there" in out.read_text().splitlines() or process.poll() is not None)
         assert list(runs_dir.glob("tiny/*"))
         process.send_signal(number)
-        _, err = process.communicate(timeout=100)
-    assert (process.returncode, err) == (130, said.format(make_job().config_hash[:8]))
+        assert (process.wait(100), err.read_text()) == (130, said.format(make_job().config_hash[:8]))
     assert not list(runs_dir.iterdir())
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.server
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from typing import Any
 import pytest
 from support.event_log import append_event, lines_of, log_of
 from support.gate import Gate
+from support.light_forks import ForkedProgram, LightForks
 
 from orchestrator.launch.local.launcher import launch
 from orchestrator.launch.notifications.notice import notice_of
@@ -28,7 +30,8 @@ from orchestrator.spec.job import JobSpec
 
 Run = Callable[[JobSpec], RunDir]
 MakeJob = Callable[..., JobSpec]
-Start = Callable[..., subprocess.Popen[str]]
+ToldOf = Callable[[RunDir], None]
+Start = Callable[..., ForkedProgram]
 Until = Callable[..., None]
 Orchestrator = Callable[..., tuple[int, str, str]]
 
@@ -222,11 +225,19 @@ def ended_run(make_job: MakeJob, make_run: Run) -> Callable[..., RunDir]:
     return make
 
 
-def told_of(run: RunDir) -> None:
-    """The program, to its end; it says nothing and never fails."""
-    program = [sys.executable, "-m", "orchestrator.launch.notifications", str(run.path), "l"]
-    done = subprocess.run(program, timeout=120, capture_output=True)
-    assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
+@pytest.fixture
+def told_of(light_forks: LightForks, tmp_path: Path) -> Callable[[RunDir], None]:
+    """told_of(run): the program, to its end; it says nothing and never fails."""
+
+    def tell(run: RunDir) -> None:
+        with open(tmp_path / "said", "wb") as output:
+            program = light_forks.start(
+                "orchestrator.launch.notifications", run.path, "l", env=os.environ, output=output
+            )
+        assert (program.wait(120), (tmp_path / "said").read_text()) == (0, "")
+        program.close()
+
+    return tell
 
 
 @pytest.mark.parametrize(
@@ -239,7 +250,7 @@ def told_of(run: RunDir) -> None:
     ids=["refuses", "redirects", "nobody-there"],
 )
 def test_a_webhook_that_is_of_no_use(
-    answer: int | None, problem: str, ended_run: Callable[..., RunDir], make_hook: Callable[..., Hook]
+    answer: int | None, problem: str, ended_run: Callable[..., RunDir], make_hook: Callable[..., Hook], told_of: ToldOf
 ) -> None:
     hook = make_hook(*([answer] if answer else []))
     if answer is None:
@@ -252,7 +263,7 @@ def test_a_webhook_that_is_of_no_use(
 
 
 def test_a_secret_that_is_not_set_and_an_address_that_is_none(
-    ended_run: Callable[..., RunDir], monkeypatch: pytest.MonkeyPatch
+    ended_run: Callable[..., RunDir], monkeypatch: pytest.MonkeyPatch, told_of: ToldOf
 ) -> None:
     run = ended_run(webhook="${env:HOOK}")
     monkeypatch.delenv("HOOK", raising=False)
@@ -305,7 +316,7 @@ def test_somebody_is_told_where_no_log_can_be_written(tmp_path: Path) -> None:
 
 
 def test_nobody_is_told_of_what_nobody_asked_for(
-    ended_run: Callable[..., RunDir], make_hook: Callable[..., Hook]
+    ended_run: Callable[..., RunDir], make_hook: Callable[..., Hook], told_of: ToldOf
 ) -> None:
     hook = make_hook()
     run = ended_run(webhook="${env:HOOK}", when=["completed"])

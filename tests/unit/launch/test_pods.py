@@ -5,13 +5,12 @@ from __future__ import annotations
 import os
 import re
 import signal
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from support.gate import Gate
+from support.light_forks import ForkedProgram, LightForks
 from support.ranks import free_port
 from support.stopping import request_stop
 
@@ -20,44 +19,40 @@ from orchestrator.launch.processes.launch_processes import end_processes, ranks_
 from orchestrator.launch.runs import all_runs
 from orchestrator.launch.states.run_states import status_of
 from orchestrator.run_directory.lease import Lease
-from orchestrator.run_directory.rundir import RunDir
+from orchestrator.run_directory.rundir import RunDir, write_atomically
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import dump_resolved
 from tests.unit.launch.test_local import events, expected_losses, losses
 
 MakeJob = Callable[..., JobSpec]
 Until = Callable[..., None]
-Pod = subprocess.Popen[bytes]
 
 
 class Pods:
     """The pods of JobSets that share a volume, and what they said."""
 
-    def __init__(self, runs_dir: Path, module: str) -> None:
+    def __init__(self, forks: LightForks, runs_dir: Path, module: str) -> None:
+        self.forks = forks
         self.runs_dir = runs_dir
         self.module = module
-        self.started: list[tuple[Pod, str]] = []
+        self.started: list[tuple[ForkedProgram, str]] = []
 
-    def start(self, job: JobSpec, index: int = 0, restarts: int = 0, uid: str = "uid-1", port: int = 0) -> Pod:
+    def start(
+        self, job: JobSpec, index: int = 0, restarts: int = 0, uid: str = "uid-1", port: int = 0
+    ) -> ForkedProgram:
         spec = self.runs_dir.parent / "spec"
         spec.mkdir(exist_ok=True)
-        (spec / "job.yaml").write_text("name: tiny\n")
-        (spec / "resolved.json").write_text(dump_resolved(job))
+        write_atomically(spec / "job.yaml", "name: tiny\n")  # a pod that was started before may read it this moment
+        write_atomically(spec / "resolved.json", dump_resolved(job))
         incarnation = f"{uid}.{restarts}"
         variables = {
             "ORCHESTRATOR_INCARNATION": incarnation,
             "NODE_RANK": str(index),
             **({"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)} if port else {}),
         }
-        program = [sys.executable, "-P", "-m", "orchestrator.executors.kubernetes.pod", str(spec), str(self.runs_dir)]
-        log = self.runs_dir.parent / f"pod-{index}.log"
-        with open(log, "ab") as output:
-            pod = subprocess.Popen(
-                [*program, "--module", self.module],
-                env={**os.environ, **variables},
-                stdout=output,
-                stderr=output,
-            )
+        program = ["orchestrator.executors.kubernetes.pod", spec, self.runs_dir, "--module", self.module]
+        with open(self.runs_dir.parent / f"pod-{index}.log", "ab") as output:
+            pod = self.forks.start(*program, env={**os.environ, **variables}, output=output)
         self.started.append((pod, incarnation))
         return pod
 
@@ -71,14 +66,13 @@ class Pods:
 
     def end(self) -> None:
         for pod, incarnation in self.started:
-            pod.kill()
-            pod.wait()
+            pod.close()
             end_processes(incarnation)
 
 
 @pytest.fixture
-def pods(runs_dir: Path, fake_runtime: str) -> Iterator[Pods]:
-    made = Pods(runs_dir, fake_runtime)
+def pods(light_forks: LightForks, runs_dir: Path, fake_runtime: str) -> Iterator[Pods]:
+    made = Pods(light_forks, runs_dir, fake_runtime)
     yield made
     made.end()
 

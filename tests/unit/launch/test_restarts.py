@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 from support.event_log import append_event
 from support.gate import Gate
+from support.light_forks import ForkedProgram
 from support.refused import refused
 
 from orchestrator.errors import RunIsHeld
@@ -26,7 +26,7 @@ from tests.unit.launch.test_local import events, expected_losses, losses
 
 MakeJob = Callable[..., JobSpec]
 MakeRun = Callable[[JobSpec], RunDir]
-Start = Callable[..., subprocess.Popen[str]]
+Start = Callable[..., ForkedProgram]
 Until = Callable[..., None]
 
 

@@ -3,13 +3,13 @@
 import json
 import os
 import signal
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from support.event_log import append_event, lines_of
 from support.gate import Gate
+from support.light_forks import ForkedProgram
 from support.refusals import before
 
 from orchestrator.launch.processes.launch_processes import ranks_of
@@ -178,7 +178,7 @@ def test_resume_with_changes_waits_for_the_ranks_of_a_killed_launcher(
     gate: Gate,
     make_job: MakeJob,
     make_run: Callable[[JobSpec], RunDir],
-    start_launcher: Callable[..., subprocess.Popen[str]],
+    start_launcher: Callable[..., ForkedProgram],
     until: Callable[..., None],
     step_of: Callable[[RunDir], int],
 ) -> None:

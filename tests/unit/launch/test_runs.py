@@ -40,13 +40,15 @@ MakeJob = Callable[..., JobSpec]
 fork = multiprocessing.get_context("fork")
 
 
-def test_new_run_is_whole(make_job: MakeJob, runs_dir: Path) -> None:
+def test_new_run_is_whole(make_job: MakeJob, runs_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("GIT_CEILING_DIRECTORIES")
     job = make_job()
     run = create_run(job, "name: tiny  # mine\n", runs_dir)
     assert run.path == runs_dir / "tiny" / job.config_hash[:8]
     assert run.job_yaml.read_text() == "name: tiny  # mine\n"
     assert load_resolved(run.resolved()) == job
-    assert json.loads((run.path / "code.json").read_text())["repositories"]
+    [package] = json.loads((run.path / "code.json").read_text())["repositories"]
+    assert (package["used_by"], package["root"]) == ("orchestrator", str(Path(__file__).resolve().parents[3]))
     assert [(event["event"], event["run_id"]) for event in lines_of(run)] == [("created", run.run_id)]
     assert (run.path.stat().st_mode & 0o777) == (0o777 & ~current_umask())
     assert os.listdir(run.path.parent) == [run.run_id]

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import signal
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from support.event_log import append_event, lines_of
+from support.light_forks import ForkedProgram
 from support.limits import set_limits
 from support.refusals import before
 
@@ -28,7 +28,7 @@ def test_a_run_that_is_ended_at_once_ends_in_mlflow_too(
     launcher_reacts: bool,
     make_job: Callable[..., JobSpec],
     make_run: Callable[[JobSpec], RunDir],
-    start_launcher: Callable[..., subprocess.Popen[str]],
+    start_launcher: Callable[..., ForkedProgram],
     until: Callable[..., None],
     orchestrator: Callable[..., tuple[int, str, str]],
     empty_store: Path,

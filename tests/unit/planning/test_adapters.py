@@ -59,7 +59,7 @@ def test_every_expert_has_adapters(make_job: Any) -> None:
     job = make_job(
         model={**model, "ffn_hidden_size": 512, "lora": lora}, parallelism=spread | {"data_parallel_size": 2}
     )
-    assert trained_expert_parameters(job) == (3 * 4 * of_mlp(96, 2),)
+    assert trained_expert_parameters(job, (0,)) == (3 * 4 * of_mlp(96, 2),)
     assert trained_parameters(job, (0,)) == (of_mlp(512, 2) + 3 * (4 * of_mlp(96, 2) + of_mlp(64, 2)),)
 
 
@@ -77,7 +77,7 @@ def test_the_state_of_experts_adapters_is_shared_out_as_experts_are(make_job: An
     """Of DP 4 and EP 4 each rank holds other experts: their adapters' state is its own, all other state a quarter."""
     model = {**WIDE, "num_experts": 8, "add_bias_linear": False, "lora": {"rank": 4}}
     job = make_job(model=model, parallelism={"data_parallel_size": 4, "expert_model_parallel_size": 4})
-    [trained], [experts] = trained_parameters(job, (0,)), trained_expert_parameters(job)
+    [trained], [experts] = trained_parameters(job, (0,)), trained_expert_parameters(job, (0,))
     parts = estimate_memory(job, 384, "torch").stages[0].parts
     per_parameter = parts["gradients"] // trained * 2 + (4 if job.precision.dtype != "fp32" else 0)
     assert parts["optimizer"] == pytest.approx(per_parameter * ((trained - experts) / 4 + experts), rel=1e-3)

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from support.faults import QUICK_TORCHRUN
 from support.gate import Gate
+from support.light_forks import LightForks
 from support.programs import run_instead
 
 from orchestrator.cli.main import main
@@ -36,6 +37,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty folder with job.yaml, where the test is."""
     (tmp_path / "job.yaml").write_text(JOB)
     monkeypatch.chdir(tmp_path)
+    # Each plan notes down the state of the code: git is asked for a while. Here it finds none.
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(HERE.parents[2]))
     return tmp_path
 
 
@@ -58,9 +61,12 @@ def load(write: Callable[[str], Path]) -> Callable[[str], LoadedSweep]:
 
 
 @pytest.fixture
-def orchestrator(folder: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Run:
+def orchestrator(
+    folder: Path, light_forks: LightForks, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> Run:
     """orchestrator(*arguments) -> (exit code, standard output, standard error); the training is the fake one."""
-    monkeypatch.setenv("PYTHONPATH", f"{HERE}:{HERE.parent / 'launch'}:{QUICK_TORCHRUN}")
+    for name, value in light_forks.variables(HERE, HERE.parent / "launch", QUICK_TORCHRUN).items():
+        monkeypatch.setenv(name, value)
     monkeypatch.setenv("ORCHESTRATOR_RUNS_DIR", str(folder / "runs"))
     monkeypatch.setenv("COLUMNS", "160")
     run_instead(monkeypatch, "sweep_runtime", "sweeps", "sweeps on clusters")

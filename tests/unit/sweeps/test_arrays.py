@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.light_forks import LightForks
 from support.refused import refused
 
 from orchestrator.executors.slurm.arrays import array_parameters, cluster_request, submit
@@ -26,6 +27,13 @@ from tests.unit.sweeps.conftest import JOB
 GOLDEN = Path(__file__).parents[2] / "golden" / "sweep-array.sbatch"
 HOSTILE = ["it's", "$(touch pwned)", "a;touch pwned", 'quo"te', "sp ace", "back`tick`", "ünïcode", "#hash", "&", "*"]
 TP2 = "parallelism.tensor_model_parallel_size=2"
+
+
+@pytest.fixture(autouse=True)
+def _program_is_forked(light_forks: LightForks, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The one that writes scripts."""
+    for name, value in light_forks.variables().items():
+        monkeypatch.setenv(name, value)
 
 
 def job(*overrides: str) -> JobSpec:

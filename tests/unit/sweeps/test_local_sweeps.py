@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import io
 import json
 import os
 import signal
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from typing import Any
 import pytest
 from support.event_log import lines_of
 from support.gate import Gate
+from support.light_forks import LightForks
 from support.refusals import after
 
 from orchestrator.launch.runs import all_runs
@@ -170,12 +170,12 @@ def test_a_cancelled_sweep_saves_and_goes_on_when_it_is_run_again(
     assert [event["iteration"] for event in lines_of(running) if event["event"] == "resumed"] == [1]
 
 
-PROGRAM = """if True:
-    import functools, sys
-    from orchestrator.cli.runs.sweeps import start
-    start.local_request = functools.partial(start.local_request, module="sweep_runtime")
-    from orchestrator.cli.main import main
-    sys.exit(main(sys.argv[1:]))
+PROGRAM = """
+import functools, sys
+from orchestrator.cli.runs.sweeps import start
+start.local_request = functools.partial(start.local_request, module="sweep_runtime")
+from orchestrator.cli.main import main
+sys.exit(main(sys.argv[1:]))
 """
 
 
@@ -183,22 +183,22 @@ def test_ctrl_c_lets_the_cells_save_and_stop(
     orchestrator: Run,
     write: Callable[[str], Path],
     folder: Path,
+    light_forks: LightForks,
     gate: Gate,
     until: Callable[..., None],
 ) -> None:
-    words = ["sweep", "run", str(write("grid: {lr: [1e-3, 2e-3]}")), "--local"]
-    said = folder / "said"
-    with said.open("w") as output:
-        process = subprocess.Popen(
-            [sys.executable, "-c", PROGRAM, *words], stdout=output, stderr=subprocess.PIPE, text=True
-        )
-    until(lambda: "lr=1e-3: running" in said.read_text())
-    until(lambda: trained(folder))
-    process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=120)
+    (folder / "sweeps_fakes.py").write_text(PROGRAM)
+    command = ("sweeps_fakes", "sweep", "run", write("grid: {lr: [1e-3, 2e-3]}"), "--local")
+    said, err = folder / "said", folder / "err"
+    with said.open("wb") as output, err.open("wb") as errors:
+        process = light_forks.start(*command, env=os.environ, output=output, errors=errors)
+    with contextlib.closing(process):
+        until(lambda: "lr=1e-3: running" in said.read_text())
+        until(lambda: trained(folder))
+        process.send_signal(signal.SIGINT)
+        assert process.wait(120) == 1
+    assert err.read_text() == "\nthe cells save and stop; Ctrl-C again leaves them to it\n"
     out = said.read_text()
-    assert process.returncode == 1
-    assert err == "\nthe cells save and stop; Ctrl-C again leaves them to it\n"
     assert "sweep tiny: 2 cells: 2 cancelled" in out
     [stopped] = trained(folder)
     assert [event["cause"] for event in lines_of(stopped) if event["event"] == "exited"] == ["stopped"]
@@ -230,7 +230,9 @@ def test_submitit_carries_on_a_cell_that_is_told_to_make_room(
     folder: Path,
     gate: Gate,
     until: Callable[..., None],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.delenv("RANKS_FROM")  # who forks is the parent of what is forked
     assert orchestrator("sweep", "run", write("grid: {lr: [1e-3]}"), "--local", "--detach")[0] == 0
     [run] = all_runs(folder / "runs")
     until(run.metrics_file.exists)

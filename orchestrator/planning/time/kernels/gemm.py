@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import NamedTuple
 
 from orchestrator.planning.hardware.devices import Device
@@ -62,6 +63,7 @@ def peak(device: Device, dtype: str) -> float:
     return device.peak_flops.get(dtype) or device.peak_flops["fp32"]
 
 
+@lru_cache(maxsize=4096)  # layouts have the same products
 def _tiled(m: float, n: float, k: float, prologue: int, processors: int, fitted: Gemm) -> float:
     """Part of the processors' time that is spent on wanted output: tiles stick out at the edges, the last wave of tiles
     leaves processors idle, and each tile has its prologue. The best of the tile sizes and splits.
