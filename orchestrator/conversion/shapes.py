@@ -96,9 +96,9 @@ def decoder_weights(model: ModelSpec, rows: int) -> dict[str, tuple[int, ...]]:
                 found[f"{DECODER}{name}"] = (model.num_layers, *shape)
             else:
                 found[f"{DECODER}{number}.{name}"] = shape
-    for depth in range(model.mtp_num_layers):
-        further = MULTI_TOKEN_PREDICTION.weights.weights(model)
-        further |= {f"{FURTHER_LAYER}{name}": shape for name, shape in _layer(model, every[-1]).items()}
+    for depth in range(MULTI_TOKEN_PREDICTION.layers_behind(model)):
+        further = {f"{FURTHER_LAYER}{name}": shape for name, shape in _layer(model, every[-1]).items()}
+        further |= MULTI_TOKEN_PREDICTION.weights.weights(model)
         found |= {f"{FURTHER}{depth}.{name}": shape for name, shape in further.items()}
     return found
 
