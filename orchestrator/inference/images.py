@@ -165,7 +165,7 @@ def batch_of_images(network: Network, each: Sequence[Images | None], length: int
 
 def places_of_images(network: Network, each: Sequence[Images | None], length: int) -> dict[str, torch.Tensor]:
     """Of s tokens in each row `image_mask` [b, s], 1 where one is of an image, and of images of any size `grids`
-    [b, n, 2], the rows and columns of their patches. Nothing where no row has any."""
+    [b, n, 2], the rows and columns of their patches, in the host's memory. Nothing where no row has any."""
     given = _given(each)
     if not given:
         return {}
@@ -180,7 +180,7 @@ def places_of_images(network: Network, each: Sequence[Images | None], length: in
         for row, own in given:
             sides = [image.shape[1:] for image in own.pixels]
             grids[row, : len(sides)] = np.array(sides) // vision.patch_size
-        found["grids"] = network.tensor(grids)
+        found["grids"] = torch.from_numpy(grids)
     return found
 
 

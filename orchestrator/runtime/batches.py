@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -67,7 +67,9 @@ class BatchStream:
         device: Device,
         workers: int,
         num_chunks: int,
+        on_host: Collection[str] = (),
     ) -> None:
+        """`on_host`: names of fields that stay in the host's memory."""
         loader = DataLoader(
             dataset,
             batch_sampler=sampler,
@@ -79,7 +81,7 @@ class BatchStream:
         )
         self._source = iter(loader)
         self._get_batch = get_batch
-        self._device = device
+        self._device, self._on_host = device, on_host
         self._queues: list[list[Batch]] = [[] for _ in range(num_chunks)]
 
     def iterators(self) -> Sequence[Iterator[Batch]]:
@@ -104,7 +106,11 @@ class BatchStream:
         if collated is None:
             return False
         device = self._device.torch_device
-        batch = self._get_batch({name: values.to(device, non_blocking=True) for name, values in collated.items()})
+        samples = {
+            name: values if name in self._on_host else values.to(device, non_blocking=True)
+            for name, values in collated.items()
+        }
+        batch = self._get_batch(samples)
         for queue in self._queues:
             queue.append(batch)
         return True

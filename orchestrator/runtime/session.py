@@ -21,7 +21,7 @@ from orchestrator.runtime.processes.context_parallel import slice_batch
 from orchestrator.runtime.processes.control import Losses
 from orchestrator.runtime.rank import Launch, Processes
 from orchestrator.runtime.state import StepRecord, TrainState
-from orchestrator.runtime.steps.base import Batch, TrainStep, metrics_of
+from orchestrator.runtime.steps.base import Batch, TrainStep, fields_on_host, metrics_of
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.sections.runtime import Layers
 
@@ -108,7 +108,13 @@ class Session:
         if workers is None:
             workers = 2 if self.processes.device.is_cuda and not self.job.data.random_tokens else 0
         return BatchStream(
-            dataset, sampler, self._get_batch, self.processes.device, workers, self.processes.ranks.num_chunks
+            dataset,
+            sampler,
+            self._get_batch,
+            self.processes.device,
+            workers,
+            self.processes.ranks.num_chunks,
+            fields_on_host(self.network.step),
         )
 
     def _get_batch(self, samples: Batch) -> Batch:

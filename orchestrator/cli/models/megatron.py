@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from orchestrator.data.tokenizers.vocabulary import vocabulary_size
 from orchestrator.errors import UserError
 from orchestrator.launch.runs import create_run
 from orchestrator.launch.start_checks import check_conversion
+from orchestrator.models.blocks.flags import number_of
 from orchestrator.models.registry import GPT
 from orchestrator.planning.vocabulary import vocabulary
 from orchestrator.run_directory.checkpoints.commit_markers import MEGATRON_TRACKER, committed
@@ -132,6 +133,7 @@ def checkpoint_in(folder: Path, iteration: int | None) -> Path:
 def job_of(source: Path, found: Mapping[str, Any], name: str | None, job_file: Path | None) -> LoadedJob:
     """The job that is given, or one made of the checkpoint's arguments, which holds the network alone."""
     arguments, family = found["arguments"], family_of(found["kinds"]) or GPT
+    _check_layers(source, found)
     if job_file is not None:
         loaded = load_job([job_file], [f"name={name}"] if name else [])
         other = differences(loaded.job, arguments, family) if arguments is not None else []
@@ -153,9 +155,21 @@ def job_of(source: Path, found: Mapping[str, Any], name: str | None, job_file: P
     return load_text(yaml.safe_dump(written, sort_keys=False), f"the job made of the arguments in {source}")
 
 
+def _check_layers(source: Path, found: Mapping[str, Any]) -> None:
+    """Raises UserError when the arguments speak of more layers than there can be, before any is counted."""
+    tensors: Mapping[str, Sequence[int]] = found["tensors"]
+    most = max([len(tensors), *(shape[0] for shape in tensors.values() if shape)])
+    for name in ("num_layers", "mtp_num_layers"):
+        count = number_of(found["arguments"] or {}, name, 0)
+        if count > most:
+            raise UserError(
+                f"{source} has no {count:,.0f} layers, as its argument {name} says", code="layers_not_stored"
+            )
+
+
 def _vocabulary(arguments: Mapping[str, Any]) -> int | None:
     """The tokens that the arguments speak of: those of a NullTokenizer leave out its end of document."""
-    size = arguments.get("vocab_size")
+    size = int(number_of(arguments, "vocab_size", 0)) or None
     return size + 1 if size and arguments.get("tokenizer_type") == NULL_TOKENIZER else size
 
 

@@ -47,6 +47,7 @@ _NOT_HERE = {
     "use_legacy_models": "layers of Megatron-LM's own",
     "use_te_activation_func": "activations of Transformer Engine",
     "onnx_safe": "another GeLU",
+    "use_mup": "muP's multipliers",
     "softmax_type": "another softmax of the scores",
     **{name: what for flags in block_flags() for name, what in flags.not_imported.items()},
 }
@@ -124,7 +125,14 @@ def _positions(arguments: Mapping[str, Any]) -> dict[str, Any]:
 def _window(arguments: Mapping[str, Any], family: ModelFamily) -> dict[str, Any]:
     """The window of attention. Raises UserError for a BERT's that is not as wide on both sides."""
     size, skip = arguments.get("window_size"), arguments.get("window_attn_skip_freq")
-    if size is None or size[0] < 0:
+    if size is None:
+        return {}
+    if not isinstance(size, list | tuple) or len(size) != 2 or not all(type(each) is int for each in size):
+        raise UserError(
+            f"the checkpoint's argument window_size is {str(size)[:40]!r}, and not two numbers",
+            code="unsupported_window",
+        )
+    if size[0] < 0:
         return {}
     if family.is_masked_lm and size[0] != size[1]:
         raise UserError(
@@ -205,6 +213,14 @@ def require_representable(job: JobSpec) -> None:
     if unsaid:
         listed = "; ".join(f"{each.path} is {each.value} ({each.reason})" for each in unsaid)
         raise UserError(f"Megatron-LM has no such network: {listed}", code="network_not_in_megatron")
+    said_otherwise = differences(
+        job, to_arguments(job, iteration=0, consumed_samples=0, padded_vocab=0), job.model.family
+    )
+    if said_otherwise:
+        raise UserError(
+            f"Megatron-LM's arguments do not describe this network: {'; '.join(said_otherwise)}",
+            code="network_not_in_megatron",
+        )
 
 
 def to_arguments(job: JobSpec, *, iteration: int, consumed_samples: int, padded_vocab: int) -> dict[str, Any]:
@@ -224,7 +240,7 @@ def to_arguments(job: JobSpec, *, iteration: int, consumed_samples: int, padded_
         "kv_channels": model.head_dim,
         "add_qkv_bias": model.has_qkv_bias,
         "window_size": model.window_size,
-        "group_query_attention": model.num_query_groups is not None,
+        "group_query_attention": model.num_query_groups is not None and not model.has_latent_attention,
         "num_query_groups": model.query_groups,
         "swiglu": model.activation == "swiglu",
         "squared_relu": model.activation == "squared_relu",

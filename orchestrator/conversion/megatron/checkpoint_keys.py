@@ -103,7 +103,9 @@ def names_there(stored: Shapes, model: ModelSpec, *, local: bool) -> dict[str, t
     Transformer Engine's.
     """
     found: dict[str, tuple[Source, ...]] = {}
-    parts = [part for each in _RENAMED if getattr(model, each.has) for part in each.keys]
+    renamed = [each for each in _RENAMED if getattr(model, each.has)]
+    local = local and all(each.is_local for each in renamed)
+    parts = [part for each in renamed for part in each.keys]
     for key, shape in stored.items():
         name = _CHAINED.sub("", key)
         for part in parts:

@@ -104,9 +104,11 @@ class Cache:
         for (layer, name), states in self._of_each.items():
             rows = torch.arange(accepted.size(0), device=accepted.device)
             self.keep(layer, name, torch.stack(states)[accepted, rows])
+        self._of_each.clear()
 
     def take(self, rows: torch.Tensor) -> None:
         """Let row i go on from what row `rows[i]` has; there may be more rows afterwards."""
+        self._of_each.clear()
         every: tuple[dict[Any, torch.Tensor], ...] = (self.keys, self.values, self._states)
         for kept in every:
             for place, tensor in kept.items():

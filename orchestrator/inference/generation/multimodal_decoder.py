@@ -36,7 +36,8 @@ class MultimodalRunner(DecoderRunner):
         images = places_of_images(self._network, [request.images for request in requests], longest + 1)
         if images:
             merge_size = self._network.job.model.image_encoder.merge_size
-            positions = token_positions(images["image_mask"], images["grids"], merge_size)
+            grids = images["grids"].to(lengths.device, non_blocking=True)
+            positions = token_positions(images["image_mask"], grids, merge_size)
         else:
             positions = torch.arange(longest + 1, device=lengths.device).expand(3, len(requests), -1)
         self._offsets = positions[0].gather(1, lengths[:, None])[:, 0] - lengths

@@ -122,7 +122,7 @@ def read_groups(given: GivenFlags) -> None:
 
 def write_groups(writer: FlagWriter) -> None:
     groups = writer.job.model.num_query_groups
-    if groups is not None:
+    if groups is not None and not writer.job.model.has_latent_attention:
         writer.add("MODEL", "group-query-attention")
         writer.add("MODEL", "num-query-groups", groups)
 

@@ -21,6 +21,9 @@ def read_scaling(given: GivenFlags) -> None:
     if not given.family.scales_positions:
         given.no_effect((llama, factor, linear), f"Megatron-LM's {given.family.name} scales no positions")
         return
+    if given.has("multi-latent-attention"):
+        given.no_effect((llama, factor, linear), "multi-latent attention scales by --rotary-scaling-factor")
+        return
     if given.family.trains.is_hybrid:
         given.no_effect((llama, factor), "Megatron-LM's hybrids have no scaling of Llama's kind")
     if not given.has(llama) or llama in given.settled:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import isfinite
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, Protocol
+
+from orchestrator.errors import UserError
 
 Effect = Literal["none", "aside", "training"]
 """What becomes of a training without a flag: nothing; its speed, its memory, its logs or what it saves; another one."""
@@ -117,6 +120,8 @@ class CheckpointArguments(NamedTuple):
     """Further fields of `model` that arguments say; None for one that these models have not."""
     keys: tuple[StoredKey, ...] = ()
     """Of weights with other names there."""
+    is_local: bool = True
+    """Whether megatron-core's own layers have such a block (--transformer-impl local)."""
     states: Mapping[str, str] = MappingProxyType({})
     """Layers that keep a state there and none here -> a layer with such a state, by parts of their keys."""
 
@@ -142,6 +147,18 @@ class BlockFlags:
     the network does not depend on."""
     require_exportable: Callable[[Any], None] | None = None
     """Raises UserError for a job whose network no checkpoint for Megatron-LM holds."""
+
+
+def number_of(arguments: Mapping[str, Any], name: str, default: float) -> float:
+    """What an argument of a checkpoint says. Raises UserError when it is no finite number."""
+    value = arguments.get(name)
+    if value is None:
+        return default
+    if isinstance(value, bool) or not isinstance(value, int | float) or not isfinite(value):
+        raise UserError(
+            f"the checkpoint's argument {name} is {str(value)[:40]!r}, and no number", code="argument_not_a_number"
+        )
+    return float(value)
 
 
 def all_but(begin: str, flags: Iterable[str]) -> str:

@@ -50,7 +50,8 @@ class NativeResolutionModel(VisionLanguageModel):
         positions = position_ids.expand(3, -1, -1)
         if grids is not None:
             assert image_mask is not None, "images come with the places where they stand"
-            positions = token_positions(image_mask, grids, self.merge_size)
+            sides = grids.to(image_mask.device, non_blocking=True)
+            positions = token_positions(image_mask, sides, self.merge_size)
             if self.pre_process and images is not None:
                 embedded = self.embedding(input_ids=input_ids, position_ids=position_ids)
                 options["decoder_input"] = self.with_images(embedded, images, image_mask, grids)
@@ -67,7 +68,8 @@ class NativeResolutionModel(VisionLanguageModel):
         """See `VisionLanguageModel`."""
         assert grids is not None, "images of any size come with their grids"
         tokens = (grids // self.merge_size).prod(dim=-1).sum(dim=1)
-        return self.with_patches(embedded, self.vision(images, grids), image_mask, tokens.cumsum(dim=0) - tokens)
+        first = (tokens.cumsum(dim=0) - tokens).to(embedded.device, non_blocking=True)
+        return self.with_patches(embedded, self.vision(images, grids), image_mask, first)
 
 
 def build_chunk(

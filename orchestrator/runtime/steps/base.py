@@ -25,7 +25,8 @@ class Part:
 class TrainStep(Protocol):
     """What a family, or a user, decides about a micro-batch. One instance serves all chunks of a rank.
 
-    A step that has `metrics`, names of what `loss` gives beside the loss's parts, has their means reported too.
+    A step that has `metrics`, names of what `loss` gives beside the loss's parts, has their means reported too. One
+    that has `on_host`, names of fields, finds these in the host's memory: reading them does not wait for the device.
     """
 
     @property
@@ -44,6 +45,11 @@ class TrainStep(Protocol):
     def loss(self, output: torch.Tensor, batch: Batch) -> Mapping[str, Part]:
         """Every part of the loss, on the last stage. What is minimised is the sum of the parts' means."""
         ...
+
+
+def fields_on_host(step: TrainStep) -> tuple[str, ...]:
+    """Names of fields that a step finds in the host's memory; most have none."""
+    return tuple(getattr(step, "on_host", ()))
 
 
 def metrics_of(step: TrainStep) -> tuple[str, ...]:

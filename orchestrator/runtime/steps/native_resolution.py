@@ -13,9 +13,12 @@ from orchestrator.runtime.steps.vision import NextTokenAfterImages
 class NextTokenAfterImagesOfAnySize(NextTokenAfterImages):
     """Cross entropy of the next token over the tokens that `loss_mask` counts."""
 
+    on_host = ("grids",)
+
     def get_batch(self, samples: Batch) -> Batch:
-        """As that of images of one size, but for `images` [b, numbers] and `grids` [b, n, 2] (int64), as
-        `NativeEncoder` takes them."""
+        """As that of images of one size, but for `images` [b, numbers] and `grids` [b, n, 2] (int64, on
+        the host), as `NativeEncoder` takes them.
+        """
         batch = super().get_batch(samples)
         if "grids" in samples:
             return {**batch, "grids": samples["grids"]}
@@ -38,4 +41,4 @@ class NextTokenAfterImagesOfAnySize(NextTokenAfterImages):
     def _largest(self, images: torch.Tensor) -> torch.Tensor:
         """Of random tokens: images are squares of the largest size."""
         side = self.vision.image_size // self.vision.patch_size
-        return torch.full((*images.shape[:2], 2), side, dtype=torch.int64, device=images.device)
+        return torch.full((*images.shape[:2], 2), side, dtype=torch.int64)

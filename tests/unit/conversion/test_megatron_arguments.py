@@ -81,8 +81,8 @@ def test_another_network_is_named() -> None:
     ]
     capped = four_layer_job("job", model={**MODELS["llama"], "attention_logit_softcapping": 30.0})
     assert differences(capped, arguments) == ["model.attention_logit_softcapping is None there and 30.0 here"]
-    with refused("network_not_importable", "multi-latent attention", "state space layers"):
-        to_model({**arguments, "multi_latent_attention": True, "hybrid_override_pattern": "M*"})
+    with refused("network_not_importable", "linear attention", "state space layers"):
+        to_model({**arguments, "linear_attention_freq": 4, "hybrid_override_pattern": "M*"})
     with refused("unsupported_positions", "mrope"):
         to_model({**arguments, "position_embedding_type": "mrope"})
     with refused("missing_megatron_arguments", "hidden_size", "--job"):
@@ -90,6 +90,68 @@ def test_another_network_is_named() -> None:
     with refused("network_not_importable", "normalization", "LayerNorm", "RMSNorm"):
         differences(job, {**arguments, "normalization": "L1Norm"})
     assert to_model({**arguments, "use_rotary_position_embeddings": True, "norm_epsilon": None})
+
+
+LATENT: dict[str, Any] = {
+    **{"kv_lora_rank": 16, "qk_head_dim": 16, "qk_pos_emb_head_dim": 8, "v_head_dim": 12, "add_bias_linear": False},
+    **{"normalization": "RMSNorm", "activation": "swiglu", "num_query_groups": 4},
+}
+YARN = {"type": "yarn", "factor": 40.0, "original_max_position_embeddings": 4096}
+
+
+def latent_arguments(scaling: dict[str, Any] | None = None) -> dict[str, Any]:
+    job = four_layer_job("job", model={**LATENT, "rope_scaling": scaling})
+    require_representable(job)
+    return to_arguments(job, iteration=1, consumed_samples=8, padded_vocab=256)
+
+
+@pytest.mark.parametrize("scaling", [None, YARN, {**YARN, "mscale": 0.7, "mscale_all_dim": 0.9}])
+def test_latent_attention_there_and_back(scaling: dict[str, Any] | None) -> None:
+    arguments = latent_arguments(scaling)
+    assert arguments["group_query_attention"] is False, "Megatron-LM refuses both"
+    job = four_layer_job("job", model={**LATENT, "rope_scaling": scaling, "num_query_groups": None})
+    assert differences(job, arguments) == []
+    assert differences(job, {**arguments, "position_embedding_type": "none"}) == []
+    # megatron-core's latent attention rotates by itself, and knows no scaling of Llama's kind.
+    assert differences(job, {**arguments, "use_rope_scaling": True}) == []
+
+
+@pytest.mark.parametrize(
+    ("change", "code"),
+    [
+        ({"mscale": 0.7}, "latent_scaling_not_imported"),
+        ({"mscale": 0, "mscale_all_dim": 1}, "latent_scaling_not_imported"),
+        ({"mscale": -1.0}, "latent_scaling_not_imported"),
+        ({"rope_type": "x"}, "latent_scaling_not_imported"),
+        ({"rope_type": ["rope"]}, "latent_scaling_not_imported"),
+        ({"rotary_scaling_factor": 0.5}, "latent_scaling_not_imported"),
+        ({"rotary_scaling_factor": "40"}, "argument_not_a_number"),
+        ({"rotary_scaling_factor": float("nan")}, "argument_not_a_number"),
+        ({"mscale": True}, "argument_not_a_number"),
+        ({"mla_down_proj_fusion": True}, "network_not_importable"),
+        ({"use_mup": True}, "network_not_importable"),
+        ({"window_size": "ab"}, "unsupported_window"),
+        ({"window_size": []}, "unsupported_window"),
+        ({"window_size": 5}, "unsupported_window"),
+    ],
+)
+def test_arguments_of_another_network_are_refused(change: dict[str, Any], code: str) -> None:
+    with refused(code):
+        to_model({**latent_arguments(YARN), **change})
+
+
+def test_a_release_that_counts_from_another_length_is_refused() -> None:
+    arguments = latent_arguments(YARN)
+    del arguments["rope_type"]
+    with refused("latent_scaling_not_imported"):
+        to_model(arguments)
+
+
+def test_more_layers_than_are_stored_are_refused_before_they_are_counted(tmp_path: Path) -> None:
+    found = {"kinds": ["decoder"], "tensors": {"decoder.layers.mlp.linear_fc2.weight": (4, 8, 8)}}
+    for name in ("num_layers", "mtp_num_layers"):
+        with refused("layers_not_stored"):
+            megatron.job_of(tmp_path, {**found, "arguments": {**latent_arguments(), name: 2_000_000_000}}, None, None)
 
 
 @pytest.mark.parametrize(
@@ -102,6 +164,7 @@ def test_another_network_is_named() -> None:
         ({"norm_bias": False}, ("model.norm_bias", "False")),
         ({"qk_layernorm": True, "qk_layernorm_scope": "per_head"}, ("model.qk_layernorm_scope", "per_head")),
         ({"no_rope_freq": 3}, ("model.no_rope_freq", "3")),
+        ({**LATENT, "rope_scaling": {**YARN, "truncate": False}}, ("model.rope_scaling",)),
         ({"final_logit_softcapping": 9.0}, ("model.final_logit_softcapping", "9.0")),
         ({"activation": "gelu_tanh", "add_bias_linear": False}, ("model.activation", "gelu_tanh", "biases")),
     ],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 from unittest.mock import MagicMock
 
@@ -99,6 +100,18 @@ def test_chunks_share_fetches() -> None:
     assert [a is b for a, b in zip([*ahead, last], behind, strict=True)] == [True] * 3
     assert data.reads == 6
     assert ahead[1]["labels"].tolist() == [[3, 3, 3], [4, 4, 4]]
+
+
+def test_fields_that_are_read_on_the_host_stay_there() -> None:
+    elsewhere = replace(CPU, torch_device=torch.device("meta"))
+    stream = BatchStream(Counted(), [[0, 1]], lambda samples: samples, elsewhere, 0, 1, on_host=["labels"])
+    batch = next(iter(stream.iterators()[0]))
+    assert {name: values.device.type for name, values in batch.items()} == {
+        "tokens": "meta",
+        "labels": "cpu",
+        "loss_mask": "meta",
+        "position_ids": "meta",
+    }
 
 
 @pytest.mark.parametrize("chunks", [1, 2], ids=["one-chunk", "two-chunks"])

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from math import inf
 from typing import Any
 
+from orchestrator.errors import UserError
 from orchestrator.models.blocks.flags import (
     INFERENCE,
     BlockFlags,
@@ -15,6 +16,7 @@ from orchestrator.models.blocks.flags import (
     FlagWriter,
     GivenFlags,
     StoredKey,
+    number_of,
 )
 from orchestrator.models.blocks.latent_attention.fields import LatentAttentionSpec
 
@@ -29,6 +31,7 @@ _WIDTHS = {
     "v-head-dim": "model.v_head_dim",
 }
 _ROPE_TYPE, _FACTOR, _MSCALE, _MSCALE_ALL = "rope-type", "rotary-scaling-factor", "mscale", "mscale-all-dim"
+_BOTH = "both are set, or mscale is 1 and the other 0"
 _KV, _Q = "self_attention.linear_kv_", "self_attention.linear_q_"
 _LENGTH = 4096
 """megatron-core's `original_max_position_embeddings`, for which Megatron-LM has no flag beside this attention."""
@@ -69,7 +72,11 @@ def _read_scaling(given: GivenFlags) -> None:
             given.no_effect(flags, f"--{flag} is not known")
             return
     factor, mscale, mscale_all = (numbers[flag] or 0.0 for flag in flags)
-    if factor <= 1:
+    if factor < 1:
+        given.refuse_value(_FACTOR, SCALING, "a factor of at least 1 is expected")
+        given.no_effect((_MSCALE, _MSCALE_ALL), f"it goes with --{_FACTOR}")
+        return
+    if factor == 1:
         given.no_effect(flags, "a factor of 1 is no scaling")
         return
     values: dict[str, Any] = {"type": "yarn", "factor": factor, "original_max_position_embeddings": _LENGTH}
@@ -77,7 +84,7 @@ def _read_scaling(given: GivenFlags) -> None:
         values |= {"mscale": mscale, "mscale_all_dim": mscale_all}
     elif (mscale, mscale_all) != (1.0, 0.0):
         flag = _MSCALE if given.has(_MSCALE) else _MSCALE_ALL
-        given.refuse_value(flag, SCALING, "both factors are set, or --mscale 1 and --mscale-all-dim 0")
+        given.refuse_value(flag, SCALING, _BOTH)
         given.no_effect(flags, f"it goes with --{flag}")
         return
     given.carry(_FACTOR, SCALING, values)
@@ -110,7 +117,7 @@ def write(writer: FlagWriter) -> None:
     if scaling is None:
         writer.add("MODEL", _ROPE_TYPE, "rope")
         return
-    plain = {"beta_fast": 32.0, "beta_slow": 1.0, "attention_factor": None, "type": "yarn"}
+    plain = {"beta_fast": 32.0, "beta_slow": 1.0, "attention_factor": None, "truncate": True, "type": "yarn"}
     both = (scaling.mscale is None) == (scaling.mscale_all_dim is None)
     said = all(getattr(scaling, name) == value for name, value in plain.items())
     if not said or not both or scaling.original_max_position_embeddings != _LENGTH:
@@ -124,14 +131,33 @@ def write(writer: FlagWriter) -> None:
 
 
 def _to_fields(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """YaRN, unless `rope_type` says otherwise, and no width of a head but those of this attention."""
-    factor = arguments.get("rotary_scaling_factor") or 1.0
-    if arguments.get("rope_type") == "rope" or factor <= 1:
-        return {"kv_channels": None}
+    """YaRN, unless `rope_type` says otherwise, and no width of a head but those of this attention, which rotates by
+    itself. Raises UserError for a scaling that is not described here.
+    """
+    found: dict[str, Any] = {"kv_channels": None, "rope_scaling": None}
+    if arguments.get("position_embedding_type") == "none":
+        found["position_embedding_type"] = "rope"
+    kind, factor = arguments.get("rope_type"), number_of(arguments, "rotary_scaling_factor", 1.0)
+    if kind not in (None, "rope", "yarn"):
+        raise _unsupported(f"rope_type {str(kind)[:40]!r}")
+    if kind == "rope" or factor == 1:
+        return found
+    mscale, mscale_all = number_of(arguments, "mscale", 1.0), number_of(arguments, "mscale_all_dim", 0.0)
+    if factor < 1:
+        raise _unsupported(f"rotary_scaling_factor {factor:g}, which is below 1")
+    if "rope_type" not in arguments:
+        raise _unsupported("scaled positions of a release before core_v0.14, which count from another length")
+    if min(mscale, mscale_all) < 0 or (not (mscale and mscale_all) and (mscale, mscale_all) != (1, 0)):
+        raise _unsupported(f"mscale {mscale:g} and mscale_all_dim {mscale_all:g}: {_BOTH}")
     scaling = {"type": "yarn", "factor": factor, "original_max_position_embeddings": _LENGTH}
-    if arguments.get("mscale") and arguments.get("mscale_all_dim"):
-        scaling |= {name: arguments[name] for name in ("mscale", "mscale_all_dim")}
-    return {"kv_channels": None, "rope_scaling": scaling}
+    both = {"mscale": mscale, "mscale_all_dim": mscale_all} if mscale_all else {}
+    return {**found, "rope_scaling": {**scaling, **both}}
+
+
+def _unsupported(what: str) -> UserError:
+    return UserError(
+        f"the checkpoint's latent attention has {what}; it is not imported", code="latent_scaling_not_imported"
+    )
 
 
 def _network(model: Any) -> dict[str, Any]:
@@ -160,6 +186,7 @@ FLAGS = BlockFlags(
             StoredKey("self_attention.kv_layernorm.", f"{_KV}up_proj.layer_norm_", "self_attention.kv_layernorm."),
             StoredKey("self_attention.q_layernorm.", f"{_Q}up_proj.layer_norm_", "self_attention.q_layernorm."),
         ),
+        is_local=False,
         states={f"{matrix}down_proj.": f"{matrix}up_proj." for matrix in (_KV, _Q)},
     ),
     not_imported={"mla_down_proj_fusion": "the matrices to both latents in one"},

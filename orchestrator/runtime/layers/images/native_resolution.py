@@ -56,7 +56,8 @@ class NativeEncoder(MegatronModule):
 
     def forward(self, images: torch.Tensor | Sequence[torch.Tensor], grids: torch.Tensor) -> torch.Tensor:
         """images: of each row uint8 [numbers], the pixels [3, rows, columns] of its images one after the other; what
-        is behind them does not count. The grids of their patches are `grids`, [b, n, 2], 0 by 0 where there are fewer.
+        is behind them does not count. The grids of their patches are `grids`, [b, n, 2] in the host's memory, 0 by 0
+        where there are fewer.
 
         Returns [tokens, h]: of one row after the other the tokens of its images, row by row.
         """
@@ -66,7 +67,7 @@ class NativeEncoder(MegatronModule):
         if not every:
             # The weights need gradients even so: of an image of one token, which stands nowhere.
             every = [(self.vision.merge_size, self.vision.merge_size)]
-            pixels = self._pixels(grids.new_zeros(3 * self.vision.unit**2, dtype=torch.uint8), every)
+            pixels = self._pixels(self.patches.new_zeros(3 * self.vision.unit**2, dtype=torch.uint8), every)
         with torch.set_grad_enabled(torch.is_grad_enabled() and not self.vision.freeze):
             encoded = self._encode(pixels, every)
         projected, bias = self.projector(encoded.view(-1, 1, encoded.size(-1) * self.vision.merge_size**2))

@@ -25,7 +25,7 @@ def mean_of(found: dict[str, float]) -> float:
     return fmean(map(abs, found.values()))
 
 
-def test_rows_that_were_planned_before_are_within_12_percent_on_average(planned: dict[PublishedStep, float]) -> None:
+def test_rows_that_were_planned_before_are_within_7_percent_on_average(planned: dict[PublishedStep, float]) -> None:
     """12.9 % on 2026-11-25, and 35 % at most."""
     found = misses(planned, [step for step in planned if step.was_planned])
     assert len(found) == 6
@@ -33,14 +33,14 @@ def test_rows_that_were_planned_before_are_within_12_percent_on_average(planned:
     assert all(abs(each) < 0.13 for each in found.values()), found
 
 
-def test_the_newest_rows_are_within_12_percent_on_average(planned: dict[PublishedStep, float]) -> None:
+def test_the_newest_rows_are_within_8_5_percent_on_average(planned: dict[PublishedStep, float]) -> None:
     found = misses(planned, newest(list(planned)))
     assert len(found) > 30
     assert mean_of(found) < 0.085, found
     assert all(abs(each) < 0.25 for each in found.values()), found
 
 
-def test_rows_that_nothing_was_changed_for_are_within_12_percent(planned: dict[PublishedStep, float]) -> None:
+def test_rows_that_nothing_was_changed_for_are_within_6_percent_on_average(planned: dict[PublishedStep, float]) -> None:
     found = misses(planned, [step for step in planned if step.record["release"] == HELD_OUT])
     assert len(found) == 8
     assert mean_of(found) < 0.06, found
