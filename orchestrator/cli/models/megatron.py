@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,13 @@ from orchestrator.api.starts.run_sentences import label
 from orchestrator.cli.common import print_json, warn
 from orchestrator.cli.models.conversion import alone, convert, size_of, spec_around
 from orchestrator.cli.models.weights import tell_new_meaning
-from orchestrator.conversion.megatron.arguments import NULL_TOKENIZER, differences, require_representable, to_model
+from orchestrator.conversion.megatron.arguments import (
+    NULL_TOKENIZER,
+    differences,
+    require_layers,
+    require_representable,
+    to_model,
+)
 from orchestrator.conversion.megatron.bert_and_t5 import family_of
 from orchestrator.conversion.megatron.checkpoint_keys import find_sources, unread, wanted_tensors
 from orchestrator.conversion.megatron.torch_format.names import RANK_FOLDERS, WHOLE, is_of_ranks
@@ -133,7 +139,7 @@ def checkpoint_in(folder: Path, iteration: int | None) -> Path:
 def job_of(source: Path, found: Mapping[str, Any], name: str | None, job_file: Path | None) -> LoadedJob:
     """The job that is given, or one made of the checkpoint's arguments, which holds the network alone."""
     arguments, family = found["arguments"], family_of(found["kinds"]) or GPT
-    _check_layers(source, found)
+    require_layers(arguments or {}, found["tensors"])
     if job_file is not None:
         loaded = load_job([job_file], [f"name={name}"] if name else [])
         other = differences(loaded.job, arguments, family) if arguments is not None else []
@@ -153,18 +159,6 @@ def job_of(source: Path, found: Mapping[str, Any], name: str | None, job_file: P
     model["vocab_size"] = _vocabulary(arguments) or own or found["rows"]
     written = spec_around(name or "megatron-lm", {"seq_length": 1024, **model}, found["dtype"], tokenizer)
     return load_text(yaml.safe_dump(written, sort_keys=False), f"the job made of the arguments in {source}")
-
-
-def _check_layers(source: Path, found: Mapping[str, Any]) -> None:
-    """Raises UserError when the arguments speak of more layers than there can be, before any is counted."""
-    tensors: Mapping[str, Sequence[int]] = found["tensors"]
-    most = max([len(tensors), *(shape[0] for shape in tensors.values() if shape)])
-    for name in ("num_layers", "mtp_num_layers"):
-        count = number_of(found["arguments"] or {}, name, 0)
-        if count > most:
-            raise UserError(
-                f"{source} has no {count:,.0f} layers, as its argument {name} says", code="layers_not_stored"
-            )
 
 
 def _vocabulary(arguments: Mapping[str, Any]) -> int | None:

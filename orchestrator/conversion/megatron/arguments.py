@@ -7,7 +7,7 @@ Megatron-LM's training/checkpointing.py).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pydantic import ValidationError
@@ -16,6 +16,7 @@ from orchestrator.conversion.megatron import bert_and_t5
 from orchestrator.errors import UserError
 from orchestrator.migration.flag_groups.rotary_positions import LLAMA_SCALING
 from orchestrator.migration.to_megatron import to_megatron
+from orchestrator.models.blocks.flags import number_of
 from orchestrator.models.blocks.registry import block_flags
 from orchestrator.models.registry import GPT, ModelFamily
 from orchestrator.planning.training_schedule.batch import BatchSchedule, Progress
@@ -179,6 +180,18 @@ def network_of(model: ModelSpec) -> dict[str, Any]:
     for flags in block_flags():
         found |= flags.network(model)
     return {name: value for name, value in found.items() if name not in _NO_NETWORK}
+
+
+def require_layers(arguments: Mapping[str, Any], tensors: Mapping[str, Sequence[int]]) -> None:
+    """Raises UserError when arguments speak of more layers than there can be in stored `tensors` of these shapes: it
+    asks before anything counts them.
+    """
+    most = max([len(tensors), *(shape[0] for shape in tensors.values() if shape)])
+    for name in ("num_layers", "mtp_num_layers"):
+        if (count := number_of(arguments, name, 0)) > most:
+            raise UserError(
+                f"the checkpoint has no {count:,.0f} layers, as its argument {name} says", code="layers_not_stored"
+            )
 
 
 def require_representable(job: JobSpec) -> None:

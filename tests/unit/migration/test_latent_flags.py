@@ -32,6 +32,7 @@ def test_latent_attention(flags: Flags) -> None:
         ("", None),
         ("--rotary-scaling-factor 1.0", None),
         ("--rope-type rope --rotary-scaling-factor 40", None),
+        ("--rope-type rope --use-rope-scaling --rope-scaling-factor 4", None),
         ("--rotary-scaling-factor 4 --rope-type yarn", (None, None)),
         ("--rotary-scaling-factor 4 --mscale 1.0 --mscale-all-dim 1.0", (1.0, 1.0)),
     ],
@@ -41,6 +42,11 @@ def test_positions_of_latent_attention(flags: Flags, words: str, factors: Any) -
     assert model.kv_lora_rank == 32
     scaling = model.rope_scaling
     assert (None if scaling is None else (scaling.mscale, scaling.mscale_all_dim)) == factors
+
+
+def test_a_factor_below_1_is_refused(flags: Flags) -> None:
+    migrated = flags(*LATENTS.split(), "--rotary-scaling-factor", "0.5")
+    assert migrated.outcome("--rotary-scaling-factor") == "not_supported"
 
 
 def test_flags_of_latents_alone_do_nothing(flags: Flags) -> None:
