@@ -30,9 +30,6 @@ from orchestrator.tracking.measurements.metrics import MetricLog
 
 __all__ = ["inject", "real_text"]
 
-HERE = Path(__file__).parent
-SERVER = ("uvicorn", "mlflow.server.fastapi_app", "mlflow.cli")
-"""What `mlflow server` imports. uvicorn first: by that MLflow sees that it serves."""
 PATIENT = """
 import functools
 from orchestrator.runtime.callbacks import tracking
@@ -44,11 +41,9 @@ tracking.start_follower = functools.partial(tracking.start_follower, drain_secon
 
 @pytest.fixture(scope="session")
 def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ranks]:
-    """Ranks from a process that has imported the trackers as well, which takes each sending two seconds, and what a
-    server of MLflow does.
-    """
+    """Ranks from a process that has imported the trackers as well, which takes each sending two seconds."""
     trackers = (f"orchestrator.tracking.{module}" for module in ("mlflow.store", "event_files", "wandb_run"))
-    starter = RankStarter(tmp_path_factory.mktemp("ranks"), *trackers, *SERVER)
+    starter = RankStarter(tmp_path_factory.mktemp("ranks"), *trackers)
     yield Ranks(starter)
     starter.close()
 
@@ -172,20 +167,13 @@ def wait_for(condition: Callable[[], bool], seconds: float = 120.0) -> None:
 
 
 class MlflowServer:
-    """A real `mlflow server` on loopback that can be killed and started again over the same copy of a store. It is
-    forked, see mlflow_server_program.py.
-    """
+    """A real `mlflow server` on loopback that can be killed and started again over the same copy of a store."""
 
-    def __init__(
-        self, ranks: Ranks, folder: Path, store: Path, *options: str, environment: Mapping[str, str] | None = None
-    ) -> None:
-        """`folder`: it imports what lies there."""
+    def __init__(self, folder: Path, store: Path, *options: str, environment: Mapping[str, str] | None = None) -> None:
         self.folder = folder
         folder.mkdir(exist_ok=True)
         self.port = free_port()
-        self._options = options
-        self._environment = {**ranks.for_commands(HERE, folder), **(environment or {})}
-        self._pid_file = folder / "pid"
+        self._options, self._environment = options, environment or {}
         self.database = Path(shutil.copy(store, folder / "server.db"))
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -194,8 +182,8 @@ class MlflowServer:
         return f"http://127.0.0.1:{self.port}"
 
     def start(self) -> None:
-        command = [sys.executable, "-m", "mlflow_server_program", str(self._pid_file), "--host", "127.0.0.1"]
-        command += ["--port", str(self.port), "--backend-store-uri", f"sqlite:///{self.database}", "--workers", "1"]
+        command = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(self.port)]
+        command += ["--backend-store-uri", f"sqlite:///{self.database}", "--workers", "1"]
         with open(self.folder / "server.log", "ab") as log:
             self._process = subprocess.Popen(
                 [*command, "--artifacts-destination", str(self.folder / "artifacts"), *self._options],
@@ -203,21 +191,17 @@ class MlflowServer:
                 stdout=log,
                 stderr=log,
                 env={**os.environ, "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", **self._environment},
+                start_new_session=True,
             )
 
     def wait_until_up(self) -> None:
         wait_for(self._answers)
 
     def kill(self) -> None:
-        if self._process is None:
-            return
-        if self._pid_file.exists():
-            os.kill(int(self._pid_file.read_text()), signal.SIGKILL)
-            self._pid_file.unlink()
-        else:
-            self._process.kill()  # before the server was there, which ends with it
-        self._process.wait()  # until the other one is gone
-        self._process = None
+        if self._process is not None:
+            os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+            self._process = None
 
     def _answers(self) -> bool:
         try:
@@ -228,8 +212,8 @@ class MlflowServer:
 
 
 @pytest.fixture
-def mlflow_server(ranks: Ranks, tmp_path: Path, empty_store: Path) -> Iterator[MlflowServer]:
-    server = MlflowServer(ranks, tmp_path / "server", empty_store)
+def mlflow_server(tmp_path: Path, empty_store: Path) -> Iterator[MlflowServer]:
+    server = MlflowServer(tmp_path / "server", empty_store)
     yield server
     server.kill()
 

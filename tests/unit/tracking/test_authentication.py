@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import importlib.util
 import json
+import os
 import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -44,7 +45,7 @@ def authenticate():
 
 
 @pytest.fixture
-def guarded_server(ranks: Ranks, tmp_path: Path, empty_store: Path) -> Iterator[MlflowServer]:
+def guarded_server(tmp_path: Path, empty_store: Path) -> Iterator[MlflowServer]:
     folder = tmp_path / "server"
     folder.mkdir()
     settings = ["[mlflow]", "default_permission = READ", f"database_uri = sqlite:///{folder}/users.db"]
@@ -58,8 +59,9 @@ def guarded_server(ranks: Ranks, tmp_path: Path, empty_store: Path) -> Iterator[
     environment = {
         "MLFLOW_AUTH_CONFIG_PATH": str(folder / "auth.ini"),
         "MLFLOW_FLASK_SERVER_SECRET_KEY": "of this test",
+        "PYTHONPATH": os.pathsep.join([str(folder), *filter(None, [os.environ.get("PYTHONPATH")])]),
     }
-    server = MlflowServer(ranks, folder, empty_store, "--app-name", "basic-auth", environment=environment)
+    server = MlflowServer(folder, empty_store, "--app-name", "basic-auth", environment=environment)
     server.start()
     yield server
     server.kill()
