@@ -239,8 +239,9 @@ def test_nobody_answers(
     said = orchestrator("submit", job)
     assert said.code == 0, said.err
     run = orchestrator.run()
-    wait_until(lambda: run.launcher_log.exists() and "launch test-" in run.launcher_log.read_text(), "the start")
-    cluster.stop_controller()  # whether srun has begun by now or not: it begins when the controller is back
+    # An srun that is yet to begin would give up: its controller has two seconds to answer while it is stopped.
+    wait_until(run.rank_log(0).exists, "the start")
+    cluster.stop_controller()
     refused = orchestrator("submit", job, "--new")
     assert refused.code == 1
     assert "slurmctld, SLURM's controller, does not answer" in one_clear_line(refused)
