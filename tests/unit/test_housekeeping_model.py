@@ -42,6 +42,14 @@ MEMORY = Path("/dev/shm")
 """A file system in memory: a killed process leaves there what it leaves on a disk, and waiting for a disk took
 half the time of the test.
 """
+ROOM = 256 << 20
+"""Bytes that must be free there: a container's has 64 MiB by default."""
+
+
+def place() -> Path | None:
+    """Where the runs are: in memory where that can be written and has the room, else wherever temporary files are."""
+    is_there = MEMORY.is_dir() and os.access(MEMORY, os.W_OK)
+    return MEMORY if is_there and shutil.disk_usage(MEMORY).free >= ROOM else None
 
 
 def job(name: str, lr: float) -> JobSpec:
@@ -83,7 +91,7 @@ class Known:
 class Housekeeping(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
-        self.folder = Path(tempfile.mkdtemp(prefix="housekeeping-", dir=MEMORY if MEMORY.is_dir() else None))
+        self.folder = Path(tempfile.mkdtemp(prefix="housekeeping-", dir=place()))
         self.runs_dir = self.folder / "runs"
         self.outside = self.folder / "outside"
         self.outside.mkdir()
