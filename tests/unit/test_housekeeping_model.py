@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from support.event_log import append_event
 from support.killed import Training, killed_before_change
+from support.memory_disk import in_memory
 
 from orchestrator.api.housekeeping import deletion, emptying, labelling
 from orchestrator.api.housekeeping.checkpoints import Keep
@@ -38,18 +39,6 @@ from orchestrator.sweeps.states import STARTED_BY_RETRY, STARTED_BY_RUN, cell_st
 TAGS = ("best", "paper", "draft")
 NAMES = ("champion", "winner", "tiny", "cells")
 NO_CODE = CodeState({}, b"")
-MEMORY = Path("/dev/shm")
-"""A file system in memory: a killed process leaves there what it leaves on a disk, and waiting for a disk took
-half the time of the test.
-"""
-ROOM = 256 << 20
-"""Bytes that must be free there: a container's has 64 MiB by default."""
-
-
-def place() -> Path | None:
-    """Where the runs are: in memory where that can be written and has the room, else wherever temporary files are."""
-    is_there = MEMORY.is_dir() and os.access(MEMORY, os.W_OK)
-    return MEMORY if is_there and shutil.disk_usage(MEMORY).free >= ROOM else None
 
 
 def job(name: str, lr: float) -> JobSpec:
@@ -91,7 +80,7 @@ class Known:
 class Housekeeping(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
-        self.folder = Path(tempfile.mkdtemp(prefix="housekeeping-", dir=place()))
+        self.folder = Path(tempfile.mkdtemp(prefix="housekeeping-", dir=in_memory()))
         self.runs_dir = self.folder / "runs"
         self.outside = self.folder / "outside"
         self.outside.mkdir()
