@@ -13,7 +13,7 @@ import pytest
 from support.shipped import SHIPPED
 
 SECONDS_OF_IMPORTS = """
-import json, os, sys, time
+import os, sys, time
 modules, rounds = sys.argv[2:], int(sys.argv[1])
 seconds = {module: [] for module in modules}
 for _ in range(rounds):
@@ -28,9 +28,10 @@ for _ in range(rounds):
         with open(reading) as said:
             seconds[module].append(float(said.read()))
         os.wait()
+import json
 print(json.dumps(seconds))
 """
-"""Each import in a process of its own, forked from one that has imported neither module."""
+"""Each import in a process of its own, forked from one that has imported neither module, nor what both import."""
 ROUNDS, MOST_TIMES = 5, 4
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 import sysconfig
@@ -71,7 +72,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory, ranks: Ranks) -> Path:
     """What it leaves. torchrun starts the ranks that train; those that generate are forked."""
     folder = tmp_path_factory.mktemp("quickstart")
     (folder / "jobs").symlink_to(ROOT / "jobs")
-    variables = " ".join(f"{name}={value}" for name, value in ranks.for_commands().items())
+    variables = " ".join(f"{name}={shlex.quote(value)}" for name, value in ranks.for_commands().items())
     (folder / "said").write_text(quickstart(folder, python_that(folder / "forks", f"export {variables}")))
     return folder
 

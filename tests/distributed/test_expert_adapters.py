@@ -154,4 +154,5 @@ def test_recomputed_experts_and_dropout_resume_bitwise(ranks: Ranks, tmp_path: P
     ranks.must_train(run, job)
     make_run(tmp_path, job)
     ranks.must_train(run, job, launch_id="second")
+    assert [event["iteration"] for event in events(run, "resumed")] == [1]
     assert losses(run) == whole

@@ -9,7 +9,7 @@ import pytest
 import torch
 from support.faults import UNSAVED, Ranks
 from support.trained_together import TrainedTogether, selected
-from support.training import layout, losses, make_run, tiny_job
+from support.training import events, layout, losses, make_run, tiny_job
 
 from orchestrator.conversion.tensors.stored_weights import StoredWeights
 from orchestrator.run_directory.checkpoints.commit_markers import committed
@@ -31,12 +31,12 @@ def job_of(steps: int = STEPS, optimizer: dict[str, Any] | None = None, **sectio
 
 
 def continued(ranks: Ranks, folder: Path, *jobs: Any) -> RunDir:
-    """One run that goes on as each of these jobs."""
-    run = None
+    """One run that goes on as each of these jobs, from where the last one ended."""
     for number, job in enumerate(jobs):
         run = make_run(folder, job)
         ranks.must_train(run, job, launch_id=str(number))
-    assert run is not None
+    ends = [job.schedule.train_iters for job in jobs[:-1]]
+    assert [event["iteration"] for event in events(run, "resumed")] == ends
     return run
 
 

@@ -9,7 +9,7 @@ import pytest
 from support.faults import Ranks
 from support.trained_together import TrainedTogether
 from support.trained_weights import BITWISE, weights_apart
-from support.training import layout, losses, make_run, tiny_job
+from support.training import events, layout, losses, make_run, tiny_job
 
 from orchestrator.conversion.tensors.stored_weights import StoredWeights
 from orchestrator.run_directory.checkpoints.commit_markers import committed
@@ -58,10 +58,12 @@ def job_of(where: str, steps: int = STEPS, **sections: dict[str, Any]) -> JobSpe
 
 
 def continued(ranks: Ranks, folder: Path, *jobs: JobSpec) -> RunDir:
-    """One run that goes on as each of these jobs."""
+    """One run that goes on as each of these jobs, from where the last one ended."""
     for number, job in enumerate(jobs):
         run = make_run(folder, job)
         ranks.must_train(run, job, launch_id=str(number))
+    ends = [job.schedule.train_iters for job in jobs[:-1]]
+    assert [event["iteration"] for event in events(run, "resumed")] == ends
     return run
 
 

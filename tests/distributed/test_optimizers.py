@@ -9,7 +9,7 @@ import pytest
 from support.faults import UNSAVED, Ranks
 from support.trained_together import ResumedTogether, TrainedTogether, selected
 from support.trained_weights import OF_ADAM, OF_SGD, weights_apart
-from support.training import layout, losses, make_run, tiny_job, values
+from support.training import events, layout, losses, make_run, tiny_job, values
 
 from orchestrator.spec.job import JobSpec
 
@@ -198,4 +198,5 @@ def test_another_learning_rate_goes_on_from_the_same_state(ranks: Ranks, tmp_pat
     changed = tiny_job("rate", schedule={"train_iters": 4}, optimizer={"lr": 5e-4})
     make_run(tmp_path, changed)
     ranks.must_train(run, changed, launch_id="second")
+    assert [event["iteration"] for event in events(run, "resumed")] == [3]
     assert len(losses(run)) == 4

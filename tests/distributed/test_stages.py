@@ -17,7 +17,8 @@ from orchestrator.spec.job import JobSpec
 
 pytestmark = [pytest.mark.distributed, pytest.mark.slow("each layout trains on real ranks")]
 
-STEPS = 2
+STEPS = 4
+"""Half of them at each layout: its second step sees weights that it has updated itself."""
 COUNTS = """
 import json
 from orchestrator.runtime import startup

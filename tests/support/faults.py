@@ -74,16 +74,19 @@ class Ranks:
         assert self.start(run, job, *arguments, **options).wait() == 0, logs(run)
         return run
 
-    def train_several(self, runs: Sequence[RunDir], world_size: int, *, inject: Path | None = None) -> None:
+    def train_several(
+        self, runs: Sequence[RunDir], world_size: int, *, launch_id: str = "test", inject: Path | None = None
+    ) -> None:
         """Train jobs of as many ranks one after the other in the same processes (several_jobs.py). After one that
         fails the next goes on in others; what came of each is in its exit records.
         """
         left = list(runs)
         while left:
             first, *more = [word for run in left for word in (str(free_port()), str(run.path))]
-            started = self.starter.start(Path(first), world_size, *more, program=SEVERAL_JOBS, inject=inject)
+            start = self.starter.start
+            started = start(Path(first), world_size, *more, launch_id=launch_id, program=SEVERAL_JOBS, inject=inject)
             started.wait(PATIENCE + 10 * len(left))
-            while left and is_completed(left.pop(0), world_size):
+            while left and is_completed(left.pop(0), world_size, launch_id):
                 pass
 
     def killed_and_resumed(

@@ -14,9 +14,8 @@ import pytest
 
 from orchestrator.run_directory.rundir import RunDir
 from orchestrator.spec.job import JobSpec
-from support.faults import PATIENCE, SEVERAL_JOBS, Ranks
-from support.ranks import free_port
-from support.training import is_completed, logs, make_run
+from support.faults import Ranks
+from support.training import events, is_completed, logs, make_run
 
 Key = TypeVar("Key")
 
@@ -36,39 +35,52 @@ class TrainedTogether(Generic[Key]):
     def __init__(self, ranks: Ranks, folder: Path, jobs: Mapping[Key, JobSpec], inject: Path | None = None) -> None:
         """`inject`: executed by each rank before its first job."""
         self._ranks, self._inject, self._trained = ranks, inject, set[int]()
-        self._sizes = {key: job.world_size for key, job in jobs.items()}
+        self._jobs = jobs
         self._runs = {key: make_run(folder / str(number), job) for number, (key, job) in enumerate(jobs.items())}
 
     def run_of(self, key: Key) -> RunDir:
         """The run of a job, whether it was trained or not."""
         return self._runs[key]
 
-    def __getitem__(self, key: Key) -> RunDir:
-        size = self._sizes[key]
+    def steps_of(self, key: Key) -> int:
+        """How many steps a job has."""
+        steps = self._jobs[key].schedule.train_iters
+        assert steps is not None
+        return steps
+
+    def completes(self, key: Key) -> bool:
+        """Whether a job came to its end."""
+        size = self._jobs[key].world_size
         if size not in self._trained:
             self._trained.add(size)
-            runs = [run for each, run in self._runs.items() if self._sizes[each] == size]
+            runs = [run for each, run in self._runs.items() if self._jobs[each].world_size == size]
             self._ranks.train_several(runs, size, inject=self._inject)
-        run = self._runs[key]
-        assert is_completed(run, size), logs(run)
-        return run
+        return is_completed(self._runs[key], size)
+
+    def __getitem__(self, key: Key) -> RunDir:
+        assert self.completes(key), logs(self._runs[key])
+        return self._runs[key]
 
 
 class ResumedTogether(Generic[Key]):
-    """resumed[key] -> a run of `trained` that has gone on as another job. With the first, all of as many ranks do."""
+    """resumed[key] -> a run of `trained` that has gone on from its end as another job. With the first, all of as many
+    ranks do.
+    """
 
     def __init__(self, ranks: Ranks, trained: TrainedTogether[Key], jobs: Mapping[Key, JobSpec]) -> None:
         self._ranks, self._trained, self._jobs = ranks, trained, jobs
-        self._resumed: dict[Key, RunDir] = {}
+        self._resumed = set[int]()
 
     def __getitem__(self, key: Key) -> RunDir:
-        size = self._jobs[key].world_size
-        if key not in self._resumed:
+        run, size = self._trained[key], self._jobs[key].world_size
+        if size not in self._resumed:
+            self._resumed.add(size)
             jobs = {each: job for each, job in self._jobs.items() if job.world_size == size}
-            self._resumed |= {each: make_run(self._trained[each].path.parents[1], job) for each, job in jobs.items()}
-            first, *more = [word for each in jobs for word in (str(free_port()), str(self._resumed[each].path))]
-            start = self._ranks.starter.start
-            start(Path(first), size, *more, program=SEVERAL_JOBS, launch_id="second").wait(PATIENCE + 10 * len(jobs))
-        run = self._resumed[key]
+            runs = {each: self._trained.run_of(each) for each in jobs if self._trained.completes(each)}
+            for each, its_run in runs.items():
+                make_run(its_run.path.parents[1], jobs[each])
+            self._ranks.train_several([*runs.values()], size, launch_id="second")
         assert is_completed(run, size, "second"), logs(run)
+        # Without its checkpoint it would have trained all of its steps, with the losses of the same job in one go.
+        assert [event["iteration"] for event in events(run, "resumed")] == [self._trained.steps_of(key)], logs(run)
         return run

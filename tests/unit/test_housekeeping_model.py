@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from support.event_log import append_event
 from support.killed import Training, killed_before_change
+from support.memory_disk import in_memory
 
 from orchestrator.api.housekeeping import deletion, emptying, labelling
 from orchestrator.api.housekeeping.checkpoints import Keep
@@ -38,10 +39,6 @@ from orchestrator.sweeps.states import STARTED_BY_RETRY, STARTED_BY_RUN, cell_st
 TAGS = ("best", "paper", "draft")
 NAMES = ("champion", "winner", "tiny", "cells")
 NO_CODE = CodeState({}, b"")
-MEMORY = Path("/dev/shm")
-"""A file system in memory: a killed process leaves there what it leaves on a disk, and waiting for a disk took
-half the time of the test.
-"""
 
 
 def job(name: str, lr: float) -> JobSpec:
@@ -83,7 +80,7 @@ class Known:
 class Housekeeping(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
-        self.folder = Path(tempfile.mkdtemp(prefix="housekeeping-", dir=MEMORY if MEMORY.is_dir() else None))
+        self.folder = Path(tempfile.mkdtemp(prefix="housekeeping-", dir=in_memory()))
         self.runs_dir = self.folder / "runs"
         self.outside = self.folder / "outside"
         self.outside.mkdir()

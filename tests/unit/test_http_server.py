@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,6 +23,7 @@ from orchestrator.http.listening import listen
 from orchestrator.http.server import Server
 
 LARGE = 8 << 20
+SCHEDSTAT = Path("/proc/self/schedstat")
 APP = f'''
 async def app(scope, receive, send):
     """`/whole` reads all that is sent, and says how much; `/large` answers with 8 MiB; another path does not listen."""
@@ -148,6 +150,7 @@ def test_what_a_server_waits_for_counts_when_it_is_timed() -> None:
     assert UndisturbedClock(os.getpid()).seconds(lambda: time.sleep(0.3)) > 0.2
 
 
+@pytest.mark.skipif(not SCHEDSTAT.exists(), reason="this kernel does not count how long a thread waits for a core")
 def test_waits_for_a_core_at_the_same_time_are_taken_off_once() -> None:
     """Three on one core: each waits two thirds of the time, so that two of them wait longer than it takes."""
     cores = os.sched_getaffinity(0)

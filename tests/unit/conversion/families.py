@@ -34,15 +34,18 @@ from tests.unit.conversion.families_configurations import LENGTH, NEW, VOCAB, co
 @contextmanager
 def transformers_alone() -> Iterator[None]:
     """With random numbers of its own, and without what transformers warns of."""
-    said = transformers.logging.get_verbosity()
+    said, shows_progress = transformers.logging.get_verbosity(), transformers.logging.is_progress_bar_enabled()
     with warnings.catch_warnings(), torch.random.fork_rng(devices=[]):
         warnings.simplefilter("ignore")
         transformers.logging.set_verbosity_error()
+        transformers.logging.disable_progress_bar()
         torch.manual_seed(1)
         try:
             yield
         finally:
             transformers.logging.set_verbosity(said)
+            if shows_progress:
+                transformers.logging.enable_progress_bar()
 
 
 def auto(config: Any) -> Any:

@@ -25,21 +25,24 @@ from tests.unit.conversion import qwen_next_head
 from tests.unit.conversion.families import ids, logits, transformers_alone
 from tests.unit.conversion.families_configurations import DELTA, FEW_EXPERTS, GROUPED_EXPERTS, LATENT_EXPERTS, SIZES
 
-CONFIGURATIONS = {
-    "deepseek-v3": transformers.DeepseekV3Config(**LATENT_EXPERTS, first_k_dense_replace=1, num_mtp_layers=1),
-    "glm4-moe": transformers.Glm4MoeConfig(
-        **{**SIZES, **GROUPED_EXPERTS, "num_mtp_layers": 2}, first_k_dense_replace=1, tie_word_embeddings=True
-    ),
-    "qwen3-next": transformers.Qwen3NextConfig(
-        **{**SIZES, "num_hidden_layers": 4, **FEW_EXPERTS, **DELTA, "shared_expert_intermediate_size": 56},
-        layer_types=["linear_attention", "full_attention"] * 2,
-    ),
-}
+
+def configurations() -> dict[str, Any]:
+    """New ones at each call: transformers changes the one that a model is made from."""
+    return {
+        "deepseek-v3": transformers.DeepseekV3Config(**LATENT_EXPERTS, first_k_dense_replace=1, num_mtp_layers=1),
+        "glm4-moe": transformers.Glm4MoeConfig(
+            **{**SIZES, **GROUPED_EXPERTS, "num_mtp_layers": 2}, first_k_dense_replace=1, tie_word_embeddings=True
+        ),
+        "qwen3-next": transformers.Qwen3NextConfig(
+            **{**SIZES, "num_hidden_layers": 4, **FEW_EXPERTS, **DELTA, "shared_expert_intermediate_size": 56},
+            layer_types=["linear_attention", "full_attention"] * 2,
+        ),
+    }
 
 
 @transformers_alone()
 def make(folder: Path) -> None:
-    for name, config in CONFIGURATIONS.items():
+    for name, config in configurations().items():
         theirs = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager").eval()
         randomize(theirs)
         tensors, each = (of_qwen_next if name == "qwen3-next" else of_transformers)(theirs)
@@ -131,7 +134,7 @@ def further_logits(theirs: Any, further: Any) -> list[torch.Tensor]:
 @transformers_alone()
 def check(folder: Path) -> dict[str, dict[str, Any]]:
     found: dict[str, dict[str, Any]] = {}
-    for name in CONFIGURATIONS:
+    for name in configurations():
         home, entry = folder / name, {}
         job = load_resolved(home / "run" / "resolved.json")
         came = load_file(home / "theirs" / "model.safetensors")

@@ -197,11 +197,11 @@ def test_another_path_and_another_method_are_refused_in_the_same_words(
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
-def test_what_ends_the_command_ends_every_rank(server: Server, ranks: Ranks, number: signal.Signals) -> None:
-    """Runs last: the first server still answers after all that it was asked. It is killed, which torchrun and ranks
-    notice themselves; the second one, whose ranks are forked, is interrupted, and ends them.
+def test_what_ends_the_command_ends_every_rank(server: Server, number: signal.Signals) -> None:
+    """Runs last: the first server still answers after all that it was asked. It is interrupted, and ends torchrun and
+    the ranks; the second one is killed, which torchrun and the ranks notice themselves: forked ones would not.
     """
-    ended = server if number == signal.SIGKILL else start(server.run, *KB, env=ranks.for_commands())
+    ended = server if number == signal.SIGINT else start(server.run, *KB)
     assert len(ended.completion(prompt="x", **GREEDY)["choices"]) == 1
     children = Path(f"/proc/{ended.process.pid}/task/{ended.process.pid}/children").read_text().split()
     variables = Path(f"/proc/{children[0]}/environ").read_bytes().split(b"\0")
