@@ -381,7 +381,7 @@ def run_module(module: Sequence[str], env: Mapping[str, str]) -> int:
     os.environ.clear()
     os.environ.update(env)
     show_variables(env)
-    folders = [folder for folder in env["PYTHONPATH"].split(os.pathsep) if folder != str(_FORKED)]
+    folders = [each for each in env.get("PYTHONPATH", "").split(os.pathsep) if each not in ("", str(_FORKED))]
     sys.path[:0] = [os.getcwd(), *folders]
     sys.modules.pop(f"{module[0]}.__main__", None)  # it is executed anew
     if sets_variables := sys.modules.get("orchestrator.tracking.mlflow.environment"):
