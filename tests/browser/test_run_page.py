@@ -148,6 +148,10 @@ def test_a_live_run_moves_on_while_one_looks(shown: Dashboard, own: Reviewed, vi
         page = visitor(place(shown, run))
         first = len(traces(page, "loss")[0]["x"])
         expect(page.locator("#head .state")).to_have_text("running")
+        expect(page.locator("#head .state")).to_have_css("animation-name", "none")
+        page.emulate_media(reduced_motion="no-preference")
+        expect(page.locator("#head .state")).to_have_css("animation-name", "pulse")
+        page.emulate_media(reduced_motion="reduce")
         wait_until(
             lambda: page.evaluate(f"document.querySelector('.js-plotly-plot').data[0].x.length > {first}"), "the page"
         )

@@ -46,16 +46,23 @@ time: 30m
 
 @pytest.fixture(scope="module")
 def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the package that a login node is sent lies, once for all tests: a command that comes first compiles it."""
+    """Where the package that a login node is sent lies, once for the tests with `sent_before`: a command that comes
+    first compiles it.
+    """
     return tmp_path_factory.mktemp("packages")
 
 
 @pytest.fixture
-def laptop(cluster: Cluster, shared_folder: Path, packages: Path, tmp_path: Path) -> Iterator[Laptop]:
-    """Its project has a profile of the cluster, whose login node this machine is."""
+def sent_before(packages: Path, tmp_path: Path) -> None:
+    """The login node has the package, if another test has sent it."""
     sent = tmp_path / "far" / HOME / "package"
     sent.parent.mkdir(parents=True)
     sent.symlink_to(packages)
+
+
+@pytest.fixture
+def laptop(cluster: Cluster, shared_folder: Path, tmp_path: Path) -> Iterator[Laptop]:
+    """Its project has a profile of the cluster, whose login node this machine is."""
     found = Laptop(partial(changing, shared_folder))
     try:
         found.start({**cluster.variables, "OMP_NUM_THREADS": "1"})
@@ -90,12 +97,13 @@ def make_job(ranks: Ranks, inject: Callable[[str], Path]) -> Callable[[str], Job
     return make
 
 
-@pytest.mark.usefixtures("nothing_is_left")
+@pytest.mark.usefixtures("nothing_is_left", "sent_before")
 def test_a_sweep_of_six_from_a_repository(
-    laptop: Laptop, make_job: Callable[[str], JobSpec], ranks: Ranks, tmp_path: Path
+    laptop: Laptop, make_job: Callable[[str], JobSpec], ranks: Ranks, inject: Callable[[str], Path], tmp_path: Path
 ) -> None:
     """Cells start once each, with the code that the laptop has, committed or not, and without what git ignores. A
-    dashboard is shown meanwhile through the connection, to who has its token, also after the network was cut.
+    dashboard is shown meanwhile through the connection, to who has its token, also after the network was cut. The ranks
+    of the cells are forked; those of one more run have nothing but the code that was sent.
     """
     job = make_job("six").changed(launch={"env": ranks.for_commands()}, schedule={"train_iters": 3})
     laptop.write("far.yaml", dump_resolved(job))
@@ -120,6 +128,10 @@ def test_a_sweep_of_six_from_a_repository(
     assert laptop("sweep", "run", "six.yaml", "--max-parallel", "3").returncode == 0
     runs = all_runs(tmp_path / "far" / "runs")
     assert len(runs) == 6
+    folder = inject(f'import orchestrator\nopen("{tmp_path}/place", "w").write(orchestrator.__file__)').parent
+    more = make_job("more").changed(launch={"env": {"PYTHONPATH": str(folder)}}, schedule={"train_iters": 3})
+    laptop.write("more.yaml", dump_resolved(more))
+    laptop("submit", "more.yaml")
     wait_until(lambda: all(status_of(run).state == "completed" for run in runs), "all cells complete")
     assert [len(events(run, "launched")) for run in runs] == [1] * 6
     results = json.loads(laptop("sweep", "results", "six", "--json").stdout)
@@ -130,6 +142,10 @@ def test_a_sweep_of_six_from_a_repository(
     [pinned] = {path for run in runs for path in run.path.glob("code/*/repository")}
     assert (pinned / "later.py").exists()
     assert not (pinned / "large").exists()
+    [another] = [run for run in all_runs(tmp_path / "far" / "runs") if run.path.parent.name == "more"]
+    wait_until(lambda: not status_of(another).is_active, "the run that starts from what was sent")
+    assert status_of(another).state == "completed"
+    assert Path((tmp_path / "place").read_text()).is_relative_to(another.path / "code")
 
 
 PAGE = """\
@@ -144,6 +160,7 @@ def page(laptop: Laptop, address: str, token: str) -> str:
     return answer.stdout + answer.stderr
 
 
+@pytest.mark.usefixtures("sent_before")
 def test_a_profile_is_written_on_the_laptop(laptop: Laptop) -> None:
     laptop("cluster", "init", "-o", "clusters/asked.yaml", "--login", "login", "--yes")
     profile = json.loads(laptop("cluster", "show", "asked", "--json").stdout)["profile"]
@@ -155,6 +172,7 @@ def test_a_profile_is_written_on_the_laptop(laptop: Laptop) -> None:
         assert word in said.stderr
 
 
+@pytest.mark.usefixtures("sent_before")
 def test_what_is_refused(laptop: Laptop, tmp_path: Path) -> None:
     """Nothing is tried again that cannot be otherwise; what is wrong is said once, with exit code 2."""
     profile = PROFILE.format(folder=tmp_path / "far", python=sys.executable)

@@ -261,6 +261,8 @@ def test_a_preemption_a_lost_slurmd_and_a_node_that_is_cut_off(
         each.wait_until_held()
     nodes = events(preempted.run, "launched")[-1]["nodes"]
     stale = events(cut_off.run, "launched")[-1]
+    theirs = [*nodes, *events(lost.run, "launched")[-1]["nodes"], *stale["nodes"]]
+    assert len(theirs) == len(set(theirs)), "what happens to a run's nodes is to happen to no other run"
     urgent = cluster.submit("sleep 3", f"--nodelist={','.join(nodes)}", "--exclusive", folder=tmp_path)
     cluster.kill_slurmd(events(lost.run, "launched")[-1]["nodes"][0])
     cluster.cut(stale["nodes"][0])
