@@ -9,7 +9,7 @@ import pytest
 import torch
 from support.faults import UNSAVED, Ranks
 from support.trained_together import TrainedTogether, selected
-from support.training import events, layout, losses, make_run, tiny_job
+from support.training import layout, losses, tiny_job
 
 from orchestrator.conversion.tensors.stored_weights import StoredWeights
 from orchestrator.run_directory.checkpoints.commit_markers import committed
@@ -28,16 +28,6 @@ def job_of(steps: int = STEPS, optimizer: dict[str, Any] | None = None, **sectio
         schedule={"train_iters": steps, "lr_decay_iters": STEPS, "lr_warmup_iters": 1},
         **sections,
     )
-
-
-def continued(ranks: Ranks, folder: Path, *jobs: Any) -> RunDir:
-    """One run that goes on as each of these jobs, from where the last one ended."""
-    for number, job in enumerate(jobs):
-        run = make_run(folder, job)
-        ranks.must_train(run, job, launch_id=str(number))
-    ends = [job.schedule.train_iters for job in jobs[:-1]]
-    assert [event["iteration"] for event in events(run, "resumed")] == ends
-    return run
 
 
 PLAIN = layout(use_distributed_optimizer=False)
@@ -70,7 +60,7 @@ def left_alone(
 @pytest.mark.parametrize("case", CASES)
 def test_a_resume_is_bitwise(case: str, ranks: Ranks, left_alone: TrainedTogether[str], tmp_path: Path) -> None:
     sections, whole = sections_of(case), losses(left_alone[case])
-    run = continued(ranks, tmp_path, job_of(2, **sections), job_of(**sections))
+    run = ranks.continued(tmp_path, job_of(2, **sections), job_of(**sections))
     assert losses(run) == whole
     wide = losses(left_alone[f"{case}, wide"])
     assert wide != whole
@@ -79,7 +69,7 @@ def test_a_resume_is_bitwise(case: str, ranks: Ranks, left_alone: TrainedTogethe
 
 @pytest.fixture(scope="module")
 def alone(ranks: Ranks, tmp_path_factory: pytest.TempPathFactory) -> RunDir:
-    return continued(ranks, tmp_path_factory.mktemp("alone"), job_of())
+    return ranks.continued(tmp_path_factory.mktemp("alone"), job_of())
 
 
 def test_moments_are_stored_in_bf16(alone: RunDir) -> None:
@@ -92,15 +82,13 @@ def test_moments_are_stored_in_bf16(alone: RunDir) -> None:
 
 def test_other_layouts_and_formats_go_on(ranks: Ranks, tmp_path: Path, alone: RunDir) -> None:
     """From one process to two replicas, to tensor parallelism, and to fp32 in the middle."""
-    spread = continued(
-        ranks, tmp_path, job_of(1), job_of(2, parallelism=layout(dp=2)), job_of(parallelism=layout(tp=2))
-    )
+    spread = ranks.continued(tmp_path, job_of(1), job_of(2, parallelism=layout(dp=2)), job_of(parallelism=layout(tp=2)))
     assert losses(spread) == pytest.approx(losses(alone), rel=1e-4)
     for name, parallelism in {"shared": layout(), "plain": layout(use_distributed_optimizer=False)}.items():
         precision = {"dtype": "bf16"}
         given: dict[str, Any] = {"parallelism": parallelism, "precision": precision}
         first = {"exp_avg_sq_dtype": "bf16"}
-        run = continued(ranks, tmp_path / name, job_of(1, **given), job_of(2, {}, **given), job_of(4, first, **given))
+        run = ranks.continued(tmp_path / name, job_of(1, **given), job_of(2, {}, **given), job_of(4, first, **given))
         kept = ranks.losses_of(job_of(**given), tmp_path / f"{name}-kept")
         assert losses(run) == pytest.approx(kept, rel=1e-2)
         last = StoredWeights(committed(run)[-1].path)

@@ -9,7 +9,7 @@ import pytest
 from support.faults import Ranks
 from support.trained_together import TrainedTogether
 from support.trained_weights import BITWISE, weights_apart
-from support.training import events, layout, losses, make_run, tiny_job
+from support.training import layout, losses, tiny_job
 
 from orchestrator.conversion.tensors.stored_weights import StoredWeights
 from orchestrator.run_directory.checkpoints.commit_markers import committed
@@ -57,16 +57,6 @@ def job_of(where: str, steps: int = STEPS, **sections: dict[str, Any]) -> JobSpe
     )
 
 
-def continued(ranks: Ranks, folder: Path, *jobs: JobSpec) -> RunDir:
-    """One run that goes on as each of these jobs, from where the last one ended."""
-    for number, job in enumerate(jobs):
-        run = make_run(folder, job)
-        ranks.must_train(run, job, launch_id=str(number))
-    ends = [job.schedule.train_iters for job in jobs[:-1]]
-    assert [event["iteration"] for event in events(run, "resumed")] == ends
-    return run
-
-
 def states(run: RunDir) -> dict[str, bytes]:
     """Every tensor of the optimizer in the last checkpoint."""
     stored = StoredWeights(committed(run)[-1].path)
@@ -96,14 +86,14 @@ def test_a_run_goes_on_bitwise_wherever_its_state_is(
     ranks: Ranks, tmp_path: Path, trained: TrainedTogether[tuple[str, str]]
 ) -> None:
     legs = (job_of(where, steps, **CASES["replicas"]) for steps, where in enumerate(("host", "half", "gpu"), 2))
-    run, plain = continued(ranks, tmp_path, *legs), trained["replicas", "gpu"]
+    run, plain = ranks.continued(tmp_path, *legs), trained["replicas", "gpu"]
     assert losses(run) == losses(plain)
     assert states(run) == states(plain)
 
 
 def test_other_layouts_go_on(ranks: Ranks, tmp_path: Path, trained: TrainedTogether[tuple[str, str]]) -> None:
     legs = (job_of("host", 2), job_of("half", parallelism=layout(pp=2)))
-    assert losses(continued(ranks, tmp_path, *legs)) == pytest.approx(losses(trained["fp32", "gpu"]), rel=1e-4)
+    assert losses(ranks.continued(tmp_path, *legs)) == pytest.approx(losses(trained["fp32", "gpu"]), rel=1e-4)
 
 
 def test_weights_that_a_training_starts_from_are_those_that_are_updated(

@@ -74,6 +74,15 @@ class Ranks:
         assert self.start(run, job, *arguments, **options).wait() == 0, logs(run)
         return run
 
+    def continued(self, folder: Path, *jobs: JobSpec) -> RunDir:
+        """One run that goes on as each of these jobs, from where the last one ended."""
+        for number, job in enumerate(jobs):
+            run = make_run(folder, job)
+            self.must_train(run, job, launch_id=str(number))
+        ends = [job.schedule.train_iters for job in jobs[:-1]]
+        assert [event["iteration"] for event in events(run, "resumed")] == ends
+        return run
+
     def train_several(
         self, runs: Sequence[RunDir], world_size: int, *, launch_id: str = "test", inject: Path | None = None
     ) -> None:

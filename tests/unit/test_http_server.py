@@ -150,7 +150,7 @@ def test_what_a_server_waits_for_counts_when_it_is_timed() -> None:
     assert UndisturbedClock(os.getpid()).seconds(lambda: time.sleep(0.3)) > 0.2
 
 
-@pytest.mark.skipif(not SCHEDSTAT.exists(), reason="this kernel does not count how long a thread waits for a core")
+@pytest.mark.skipif(not SCHEDSTAT.exists(), reason="without these counts UndisturbedClock is a plain clock")
 def test_waits_for_a_core_at_the_same_time_are_taken_off_once() -> None:
     """Three on one core: each waits two thirds of the time, so that two of them wait longer than it takes."""
     cores = os.sched_getaffinity(0)

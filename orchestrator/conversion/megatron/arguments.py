@@ -91,7 +91,7 @@ def to_model(arguments: Mapping[str, Any], family: ModelFamily = GPT) -> dict[st
     model["activation"] = next((ours for name, ours in _ACTIVATIONS.items() if arguments.get(name)), plain)
     model |= {**_window(arguments, family), **bert_and_t5.to_fields(arguments, family)}
     for each in _OF_BLOCKS:
-        model |= each.translated(arguments) if arguments.get(each.asked) else {}
+        model |= each.to_fields(arguments) if arguments.get(each.asked) else {}
     return model
 
 
@@ -130,7 +130,8 @@ def _window(arguments: Mapping[str, Any], family: ModelFamily) -> dict[str, Any]
         return {}
     if not isinstance(size, list | tuple) or len(size) != 2 or not all(type(each) is int for each in size):
         raise UserError(
-            f"the checkpoint's argument window_size is {str(size)[:40]!r}, and not two numbers",
+            f"the checkpoint's argument window_size is {str(size)[:40]!r}, and two whole numbers are expected: it was "
+            "changed or damaged; import another iteration (--iteration)",
             code="unsupported_window",
         )
     if size[0] < 0:
@@ -190,7 +191,9 @@ def require_layers(arguments: Mapping[str, Any], tensors: Mapping[str, Sequence[
     for name in ("num_layers", "mtp_num_layers"):
         if (count := number_of(arguments, name, 0)) > most:
             raise UserError(
-                f"the checkpoint has no {count:,.0f} layers, as its argument {name} says", code="layers_not_stored"
+                f"the checkpoint's argument {name} says {count:,.0f}, and its tensors are of {most:,} layers at most: "
+                "it was changed or damaged; import another iteration (--iteration)",
+                code="layers_not_stored",
             )
 
 
@@ -226,12 +229,10 @@ def require_representable(job: JobSpec) -> None:
     if unsaid:
         listed = "; ".join(f"{each.path} is {each.value} ({each.reason})" for each in unsaid)
         raise UserError(f"Megatron-LM has no such network: {listed}", code="network_not_in_megatron")
-    said_otherwise = differences(
-        job, to_arguments(job, iteration=0, consumed_samples=0, padded_vocab=0), job.model.family
-    )
-    if said_otherwise:
+    arguments = to_arguments(job, iteration=0, consumed_samples=0, padded_vocab=0)
+    if otherwise := differences(job, arguments, job.model.family):
         raise UserError(
-            f"Megatron-LM's arguments do not describe this network: {'; '.join(said_otherwise)}",
+            f"Megatron-LM's arguments do not describe this network ({'; '.join(otherwise)}): export it --to hf",
             code="network_not_in_megatron",
         )
 

@@ -104,7 +104,7 @@ def names_there(stored: Shapes, model: ModelSpec, *, local: bool) -> dict[str, t
     """
     found: dict[str, tuple[Source, ...]] = {}
     renamed = [each for each in _RENAMED if getattr(model, each.has)]
-    local = local and all(each.is_local for each in renamed)
+    local = local and all(each.has_local_layers for each in renamed)
     parts = [part for each in renamed for part in each.keys]
     for key, shape in stored.items():
         name = _CHAINED.sub("", key)

@@ -116,11 +116,11 @@ class CheckpointArguments(NamedTuple):
     """The property of `model` that says the same."""
     fields: tuple[str, ...]
     """Arguments that are fields of `model` under the same name."""
-    translated: Callable[[Mapping[str, Any]], dict[str, Any]] = lambda arguments: {}
+    to_fields: Callable[[Mapping[str, Any]], dict[str, Any]] = lambda arguments: {}
     """Further fields of `model` that arguments say; None for one that these models have not."""
     keys: tuple[StoredKey, ...] = ()
     """Of weights with other names there."""
-    is_local: bool = True
+    has_local_layers: bool = True
     """Whether megatron-core's own layers have such a block (--transformer-impl local)."""
     states: Mapping[str, str] = MappingProxyType({})
     """Layers that keep a state there and none here -> a layer with such a state, by parts of their keys."""
@@ -156,7 +156,9 @@ def number_of(arguments: Mapping[str, Any], name: str, default: float) -> float:
         return default
     if isinstance(value, bool) or not isinstance(value, int | float) or not isfinite(value):
         raise UserError(
-            f"the checkpoint's argument {name} is {str(value)[:40]!r}, and no number", code="argument_not_a_number"
+            f"the checkpoint's argument {name} is {str(value)[:40]!r}, and a number is expected: it was changed or "
+            "damaged; import another iteration (--iteration)",
+            code="argument_not_a_number",
         )
     return float(value)
 

@@ -148,7 +148,7 @@ def _to_fields(arguments: Mapping[str, Any]) -> dict[str, Any]:
     if "rope_type" not in arguments:
         raise _unsupported("scaled positions of a release before core_v0.14, which count from another length")
     if min(mscale, mscale_all) < 0 or (not (mscale and mscale_all) and (mscale, mscale_all) != (1, 0)):
-        raise _unsupported(f"mscale {mscale:g} and mscale_all_dim {mscale_all:g}: {_BOTH}")
+        raise _unsupported(f"mscale {mscale:g} and mscale_all_dim {mscale_all:g}")
     scaling = {"type": "yarn", "factor": factor, "original_max_position_embeddings": _LENGTH}
     both = {"mscale": mscale, "mscale_all_dim": mscale_all} if mscale_all else {}
     return {**found, "rope_scaling": {**scaling, **both}}
@@ -156,7 +156,9 @@ def _to_fields(arguments: Mapping[str, Any]) -> dict[str, Any]:
 
 def _unsupported(what: str) -> UserError:
     return UserError(
-        f"the checkpoint's latent attention has {what}; it is not imported", code="latent_scaling_not_imported"
+        f"the checkpoint's latent attention has {what}, which is not imported; imported are rope_type rope, and yarn "
+        "with a factor from 1 where mscale and mscale_all_dim are both set, or 1 and 0",
+        code="latent_scaling_not_imported",
     )
 
 
@@ -186,7 +188,7 @@ FLAGS = BlockFlags(
             StoredKey("self_attention.kv_layernorm.", f"{_KV}up_proj.layer_norm_", "self_attention.kv_layernorm."),
             StoredKey("self_attention.q_layernorm.", f"{_Q}up_proj.layer_norm_", "self_attention.q_layernorm."),
         ),
-        is_local=False,
+        has_local_layers=False,
         states={f"{matrix}down_proj.": f"{matrix}up_proj." for matrix in (_KV, _Q)},
     ),
     not_imported={"mla_down_proj_fusion": "the matrices to both latents in one"},

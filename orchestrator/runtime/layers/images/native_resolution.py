@@ -61,6 +61,7 @@ class NativeEncoder(MegatronModule):
 
         Returns [tokens, h]: of one row after the other the tokens of its images, row by row.
         """
+        assert grids.is_cpu, "to read them from a device is to wait for all that it has been given to do"
         rows: list[list[Grid]] = [[(down, across) for down, across in row if down] for row in grids.tolist()]
         every = [grid for row in rows for grid in row]
         pixels = [each for own, row in zip(images, rows, strict=True) for each in self._pixels(own, row)]
