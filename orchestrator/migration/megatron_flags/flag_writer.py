@@ -56,6 +56,11 @@ class FlagWriter:
             texts.insert(0, f"--{flag}")
         self.groups.setdefault(group, []).append(texts)
 
+    def take_back(self, flag: str) -> None:
+        """Do not write a flag after all."""
+        for flags in self.groups.values():
+            flags[:] = [each for each in flags if each[0] != f"--{flag}"]
+
     def leave(self, path: str, reason: str) -> None:
         """Say that a field has no flag, where it has not the value that it has without one."""
         if self.value(path) != default_of(path):

@@ -6,6 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from support.training import four_layer_job
+
+from orchestrator.migration.to_megatron import to_megatron
 
 Flags = Callable[..., Any]
 LATENTS = "--multi-latent-attention --position-embedding-type rope --qk-layernorm"
@@ -47,6 +50,16 @@ def test_positions_of_latent_attention(flags: Flags, words: str, factors: Any) -
 def test_a_factor_below_1_is_refused(flags: Flags) -> None:
     migrated = flags(*LATENTS.split(), "--rotary-scaling-factor", "0.5")
     assert migrated.outcome("--rotary-scaling-factor") == "not_supported"
+
+
+def test_megatron_s_own_layers_are_not_asked_for() -> None:
+    """Its attention takes no values of another width than keys."""
+    latent = {"kv_lora_rank": 16, "qk_head_dim": 16, "qk_pos_emb_head_dim": 8, "v_head_dim": 12}
+    of_latents = {**latent, "add_bias_linear": False, "normalization": "RMSNorm", "activation": "swiglu"}
+    for model, is_written in (({}, True), (of_latents, False)):
+        command = to_megatron(four_layer_job("job", model=model, runtime={"layers": "torch"}))
+        assert ("--transformer-impl" in command.words) is is_written
+        assert ("runtime.layers" in [each.path for each in command.otherwise]) is not is_written
 
 
 def test_flags_of_latents_alone_do_nothing(flags: Flags) -> None:

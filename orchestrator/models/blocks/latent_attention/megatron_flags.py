@@ -109,6 +109,9 @@ def write(writer: FlagWriter) -> None:
     if not model.has_latent_attention:
         return
     writer.add("MODEL", LATENT)
+    if writer.job.runtime.layers == "torch":
+        writer.take_back("transformer-impl")
+        writer.say_otherwise("runtime.layers", "Megatron-LM has latent attention with Transformer Engine only")
     for flag, path in _WIDTHS.items():
         value = writer.value(path)
         if value is not None:
