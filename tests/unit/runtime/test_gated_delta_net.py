@@ -11,7 +11,8 @@ from transformers.models.qwen3_next.modeling_qwen3_next import torch_recurrent_g
 
 from orchestrator import plain_megatron  # noqa: F401 - before anything that imports megatron-core
 from orchestrator.inference.generation.cache import Cache
-from orchestrator.models.blocks.gated_delta_net.layers import GatedDeltaNet, Inputs, Submodules, chunked_delta_rule
+from orchestrator.models.blocks.gated_delta_net.delta_rule import Inputs, chunked_delta_rule
+from orchestrator.models.blocks.gated_delta_net.layers import GatedDeltaNet, Submodules
 
 CONFIG = SimpleNamespace(
     **{"linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 6, "linear_value_head_dim": 5},
@@ -41,17 +42,24 @@ def layer() -> GatedDeltaNet:
     return made
 
 
+@pytest.mark.parametrize("keys", ["random", "one"])
 @pytest.mark.parametrize(("length", "chunk"), [(11, 4), (8, 8), (3, 64)])
-def test_chunks_give_what_the_recurrence_gives(length: int, chunk: int) -> None:
+def test_chunks_give_what_the_recurrence_gives(length: int, chunk: int, keys: str) -> None:
+    """And its gradients; also of keys that are all one, which nearly cancel in what each token writes."""
     torch.manual_seed(2)
     query, key = (torch.nn.functional.normalize(torch.randn(2, length, 3, 6), dim=-1) for _ in range(2))
     value, decay, beta = torch.randn(2, length, 3, 5), -torch.rand(2, length, 3), torch.rand(2, length, 3)
+    if keys == "one":
+        key, decay, beta = key[:, :1].expand_as(key), 1e-3 * decay, torch.full_like(beta, 0.999)
     before = torch.randn(2, 3, 6, 5)
-    ours = chunked_delta_rule(Inputs(query, key, value, decay, beta), before, chunk)
+    given = [each.clone().requires_grad_() for each in (query, key, value, decay, beta, before)]
+    ours = chunked_delta_rule(Inputs(*given[:5]), given[5], chunk)
     theirs = torch_recurrent_gated_delta_rule(
-        query, key, value, g=decay, beta=beta, initial_state=before, output_final_state=True
+        *given[:3], g=given[3], beta=given[4], initial_state=given[5], output_final_state=True
     )
-    for mine, other in zip(ours, theirs, strict=True):
+    weights = [torch.randn_like(each) for each in ours]
+    gradients = [torch.autograd.grad(list(each), given, weights) for each in (ours, theirs)]
+    for mine, other in zip((*ours, *gradients[0]), (*theirs, *gradients[1]), strict=True):
         assert torch.allclose(mine, other, atol=1e-5)
 
 

@@ -18,6 +18,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
 from orchestrator.models.blocks.base import LayerSetup, LayerTools
+from orchestrator.models.blocks.gated_delta_net.delta_rule import Inputs, chunked_delta_rule
 from orchestrator.models.blocks.gated_delta_net.libraries import fla_trouble
 from orchestrator.models.blocks.gated_delta_net.memory import CHUNK
 from orchestrator.models.blocks.gated_delta_net.parameters import convolved_width, projected_width, value_width
@@ -78,20 +79,6 @@ class HeadWeights(NamedTuple):
     """[value heads]"""
     norm: torch.Tensor
     """[width of a value]"""
-
-
-class Inputs(NamedTuple):
-    """What the delta rule takes, of tokens [b, s] in fp32."""
-
-    query: torch.Tensor
-    """[b, s, value heads, k], of length 1, as the keys."""
-    key: torch.Tensor
-    value: torch.Tensor
-    """[b, s, value heads, v]"""
-    decay: torch.Tensor
-    """[b, s, value heads]: the logarithm of what a state keeps."""
-    beta: torch.Tensor
-    """[b, s, value heads]: how much is written to it."""
 
 
 class Weight(torch.nn.Module):
@@ -324,43 +311,6 @@ def fla_kernels(device: torch.device) -> Any:
     if fla_trouble(torch.cuda.get_device_capability(device)) is not None:
         return None
     return importlib.import_module("fla.ops.gated_delta_rule")
-
-
-def chunked_delta_rule(inputs: Inputs, state: torch.Tensor | None, chunk: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """The same in torch's operations: products inside of chunks of tokens, and a state from chunk to chunk (Yang et al.
-    2024, section 3.3; torch_chunk_gated_delta_rule of transformers).
-    """
-    batch, length, heads, width = inputs.key.shape
-    chunk = min(chunk, length)
-    padding = -length % chunk
-
-    def in_chunks(tensor: torch.Tensor) -> torch.Tensor:
-        """[b, heads, chunks, tokens, ...]"""
-        padded = functional.pad(tensor, (*(0, 0) * (tensor.dim() - 2), 0, padding))
-        return padded.view(batch, -1, chunk, *padded.shape[2:]).movedim(3, 1)
-
-    query, key, value, decay, beta = map(in_chunks, inputs)
-    query, beta, total = query / math.sqrt(width), beta[..., None], decay.cumsum(dim=-1)
-    # From each token to each later one of its chunk.
-    kept = (total[..., :, None] - total[..., None, :]).tril().exp().tril()
-    written = (beta * key) @ key.transpose(-1, -2) * kept
-    # What each token of a chunk writes hangs on what those before it wrote: (1 + L) x = y with L strictly lower.
-    wanted = torch.cat((beta * value, beta * key * total.exp()[..., None]), dim=-1)
-    solved = torch.linalg.solve_triangular(written.tril(-1), wanted, upper=False, unitriangular=True)
-    values, keys = torch.split(solved, [value.size(-1), width], dim=-1)
-    scores = query @ key.transpose(-1, -2) * kept
-    query = query * total.exp()[..., None]
-    key = key * (total[..., -1:] - total).exp()[..., None]
-    last = total[..., -1, None, None].exp()
-    if state is None:
-        state = values.new_zeros(batch, heads, width, values.size(-1))
-    given = []
-    for number in range(values.size(2)):
-        new = values[:, :, number] - keys[:, :, number] @ state
-        given.append(query[:, :, number] @ state + scores[:, :, number] @ new)
-        state = state * last[:, :, number] + key[:, :, number].transpose(-1, -2) @ new
-    out = torch.stack(given, dim=2).flatten(2, 3)[:, :, :length]
-    return out.transpose(1, 2), state
 
 
 def _token_by_token(inputs: Inputs, state: torch.Tensor) -> tuple[torch.Tensor, list[torch.Tensor]]:
