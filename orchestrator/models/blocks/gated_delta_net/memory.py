@@ -16,10 +16,12 @@ if TYPE_CHECKING:
 
 CHUNK = 64
 """Tokens between states that the delta rule writes down."""
-_KEYS, _VALUES = 10, 9
+_KEYS, _VALUES = 10, 6
 """Tensors as large as the queries and as the values of all value heads, in fp32, in the backward pass."""
-_CHUNKS = 5
+_CHUNKS = 10
 """Products of each token of a chunk with each other one."""
+_CHANGES, _STATES = 2, 4
+"""What changes the state of each chunk, and as large as these states."""
 
 
 def saved(model: DeltaFields, shape: RankShape, kernels: CoreKernels) -> int:
@@ -33,7 +35,8 @@ def backward(model: DeltaFields, shape: RankShape, kernels: CoreKernels) -> int:
     """
     heads, chunk = model.linear_num_value_heads // shape.tp, min(CHUNK, shape.positions)
     key, value = model.linear_key_head_dim, model.linear_value_head_dim
-    of_a_head = _KEYS * key + _VALUES * value + _CHUNKS * chunk + 2 * key * value // chunk
+    of_states = key * (_CHANGES * key + _STATES * value) // chunk
+    of_a_head = _KEYS * key + _VALUES * value + _CHUNKS * chunk + of_states
     convolved = 4 * shape.width * (convolved_width(model) // shape.tp)
     gradient = shape.width * (projected_width(model) // shape.tp)
     return shape.stream + shape.tokens * (heads * of_a_head * FP32 + convolved + gradient)
