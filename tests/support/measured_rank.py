@@ -25,6 +25,7 @@ from orchestrator.run_directory.rundir import RunDir, write_atomically
 from orchestrator.runtime.__main__ import write_log_to_run
 from orchestrator.runtime.callbacks.base import Callback
 from orchestrator.runtime.loop import train
+from orchestrator.runtime.optimizers.offloaded_adam import OffloadedAdam
 from orchestrator.runtime.processes.device import Device, select_device
 from orchestrator.runtime.processes.process_groups import stop_process_groups
 from orchestrator.runtime.records.start_clock import StartClock
@@ -159,6 +160,9 @@ def give_up_memory(session: Session) -> None:
         inner = optimizer.optimizer
         held += (weight for group in inner.param_groups for weight in group["params"])
         held += (value for state in inner.state.values() for value in state.values())
+        if isinstance(inner, OffloadedAdam):
+            transfers = inner.transfers
+            held += (each for number in range(len(transfers.blocks)) for each in transfers.on_device(number).values())
     for tensor in held:
         if isinstance(tensor, torch.Tensor):
             tensor.untyped_storage().resize_(0)

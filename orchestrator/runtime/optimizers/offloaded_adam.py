@@ -45,7 +45,7 @@ class OffloadedAdam(GroupStepAdam):
         """Of each group its blocks."""
         self.queue: Callable[[torch.device], Queue] | None = None
         """What copies blocks in one direction; that of the device where it is None."""
-        self._transfers = BlockTransfers((), torch.device("cpu"))
+        self.transfers = BlockTransfers((), torch.device("cpu"))
 
     def prepare(self) -> None:
         """See StatefulOptimizer. The state of each parameter begins on the host, and ends on the GPU."""
@@ -64,7 +64,7 @@ class OffloadedAdam(GroupStepAdam):
         for each in (one for of_group in self._resident for one in of_group):
             self._stored[each[0].parameter].append(each)
         device = next((parameter.device for parameter in self._stored), torch.device("cpu"))
-        self._transfers = BlockTransfers(blocks, device, self.queue)
+        self.transfers = BlockTransfers(blocks, device, self.queue)
         self.read_weights()
 
     def _offloaded(self, parameter: torch.Tensor) -> int:
@@ -100,7 +100,7 @@ class OffloadedAdam(GroupStepAdam):
 
     def read_weights(self) -> None:
         """Take the weights as they are now for those that the fp32 copies are of."""
-        self._transfers.settle()
+        self.transfers.settle()
         for parameter, stored in self._stored.items():
             for interval, state in stored:
                 if MAIN in state:
@@ -110,7 +110,7 @@ class OffloadedAdam(GroupStepAdam):
         """What a checkpoint has of a parameter, as it is after the last update, and where it is read to: for each
         interval the first element and its state.
         """
-        self._transfers.settle()
+        self.transfers.settle()
         for interval, state in self._stored[parameter]:
             yield interval.start, {MAIN: interval.of(parameter), **state}  # fp32 weights are their own main copies
 
@@ -129,16 +129,16 @@ class OffloadedAdam(GroupStepAdam):
 
     def update(self) -> None:
         """See StatefulOptimizer."""
-        self._transfers.begin()
+        self.transfers.begin()
         for group in self.param_groups:
             group["step"] += 1 if group["params"] else 0
         for group, key, tensors in self._parts():
             number = key[1]
             if number is not None:
-                self._transfers.wait(number)
+                self.transfers.wait(number)
             self._apply(group, key, tensors)
             if number is not None:
-                self._transfers.give_back(number)
+                self.transfers.give_back(number)
         self.looked_up = False
 
     def _apply(self, group: dict[str, Any], key: Key, tensors: list[UpdatedTensors]) -> None:
@@ -156,8 +156,8 @@ class OffloadedAdam(GroupStepAdam):
                 yield group, (index, None), [_updated(*each) for each in resident]
         for index, (group, numbers) in enumerate(zip(self.param_groups, self._numbers, strict=True)):
             for number in numbers:
-                state = self._transfers.on_device(number)
-                intervals = self._transfers.blocks[number].intervals
+                state = self.transfers.on_device(number)
+                intervals = self.transfers.blocks[number].intervals
                 yield group, (index, number), [_updated(each, each.within(state)) for each in intervals]
 
 
