@@ -32,34 +32,38 @@ def chunked_delta_rule(inputs: Inputs, state: torch.Tensor | None, chunk: int) -
     """What the states give for each token [b, s, heads, v], and the last ones, [b, heads, k, v], both in fp32."""
     batch, length, heads, width = inputs.key.shape
     chunk = min(chunk, length)
-    padding = -length % chunk
-
-    def in_chunks(tensor: torch.Tensor) -> torch.Tensor:
-        """[b, heads, chunks, tokens, ...]"""
-        padded = functional.pad(tensor, (*(0, 0) * (tensor.dim() - 2), 0, padding))
-        return padded.view(batch, -1, chunk, *padded.shape[2:]).movedim(3, 1)
-
-    query, key, value, decay, beta = map(in_chunks, inputs)
+    query, key, value, decay, beta = (_in_chunks(each, chunk) for each in inputs)
     query, beta, total = query / math.sqrt(width), beta[..., None], decay.cumsum(dim=-1)
+    since = total.exp()[..., None]
     # From each token to each later one of its chunk.
     kept = (total[..., :, None] - total[..., None, :]).tril().exp().tril()
-    written = (beta * key) @ key.transpose(-1, -2) * kept
-    scores = query @ key.transpose(-1, -2) * kept
-    # What each token of a chunk writes hangs on what those before it wrote: (1 + L) x = y with L strictly lower.
-    # The inverse, as solving for a wide right side takes a GPU three times as long.
+    written = beta * key
+    # What each token of a chunk writes hangs on what those before it wrote: (1 + L) x = y with L strictly lower. The
+    # inverse, as solving for a wide right side takes a GPU three times as long.
+    lower = (written @ key.transpose(-1, -2) * kept).tril(-1)
     inverse = torch.linalg.solve_triangular(
-        written.tril(-1), torch.eye(chunk, device=key.device), upper=False, unitriangular=True
+        lower, torch.eye(chunk, device=key.device, dtype=key.dtype), upper=False, unitriangular=True
     )
-    values, keys = inverse @ (beta * value), inverse @ (beta * key * total.exp()[..., None])
+    values, keys = inverse @ (beta * value), inverse @ (written * since)
+    scores = query @ key.transpose(-1, -2) * kept
     # A state S becomes last · S + keyᵀ (values - keys S).
     key = (key * (total[..., -1:] - total).exp()[..., None]).transpose(-1, -2)
     change = -(key @ keys)
-    change.diagonal(dim1=-2, dim2=-1).add_(total[..., -1, None].exp())
+    change.diagonal(dim1=-2, dim2=-1).add_(since[..., -1, :])
     if state is None:
         state = values.new_zeros(batch, heads, width, values.size(-1))
     states, state = _states(change, key @ values, state)
-    out = (query * total.exp()[..., None]) @ states + scores @ (values - keys @ states)
-    return out.flatten(2, 3)[:, :, :length].transpose(1, 2), state
+    out = (query * since) @ states + scores @ (values - keys @ states)
+    return out.permute(1, 0, 3, 2, 4).flatten(1, 2)[:, :length], state
+
+
+def _in_chunks(tensor: torch.Tensor, chunk: int) -> torch.Tensor:
+    """[b, s, heads, ...] as [chunks, b, heads, tokens, ...], filled up with zeros."""
+    padding = -tensor.size(1) % chunk
+    if padding:
+        tensor = functional.pad(tensor, (*(0, 0) * (tensor.dim() - 2), 0, padding))
+    cut = tensor.view(tensor.size(0), -1, chunk, *tensor.shape[2:])
+    return cut.transpose(0, 1).transpose(2, 3).contiguous()
 
 
 def _states(change: torch.Tensor, added: torch.Tensor, state: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -69,34 +73,27 @@ def _states(change: torch.Tensor, added: torch.Tensor, state: torch.Tensor) -> t
 
 
 class _Chained(torch.autograd.Function):
-    """The states before each chunk [b, heads, chunks, k, v], and the last one: each is `change` [.., k, k] times the
-    one before it, plus `added` [.., k, v].
+    """The states before each chunk [chunks, b, heads, k, v], and the last one [b, heads, k, v]: each is `change`
+    [chunks, b, heads, k, k] times the one before it, plus `added` [chunks, b, heads, k, v].
     """
 
     @staticmethod
     def forward(
         ctx: Any, change: torch.Tensor, added: torch.Tensor, state: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        states = _chain(change.unbind(2), added.unbind(2), state)
-        last = states.pop()
-        before = torch.stack([each.view_as(state) for each in states], dim=2)
-        ctx.save_for_backward(change, before)
-        return before, last.view_as(state)
+        states = torch.cat((state[None], added))
+        flat = states.flatten(1, 2)
+        for number, each in enumerate(change.flatten(1, 2)):
+            flat[number + 1].baddbmm_(each, flat[number])
+        ctx.save_for_backward(change, states)
+        return states[:-1], states[-1]
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, of_states: torch.Tensor, of_last: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        change, before = ctx.saved_tensors
-        transposed = [each.transpose(-1, -2) for each in reversed(change.unbind(2))]
-        gradients = _chain(transposed, list(reversed(of_states.unbind(2))), of_last)
-        of_state = gradients.pop().view_as(of_last)
-        of_added = torch.stack([each.view_as(of_last) for each in reversed(gradients)], dim=2)
-        return of_added @ before.transpose(-1, -2), of_added, of_state
-
-
-def _chain(changes: Any, added: Any, state: torch.Tensor) -> list[torch.Tensor]:
-    """The states [b · heads, k, v] before each chunk, and behind the last one."""
-    found = [state.flatten(0, 1)]
-    for change, more in zip(changes, added, strict=True):
-        found.append(torch.baddbmm(more.flatten(0, 1), change.flatten(0, 1), found[-1]))
-    return found
+        change, states = ctx.saved_tensors
+        gradients = torch.cat((of_states, of_last[None]))
+        flat, transposed = gradients.flatten(1, 2), change.flatten(1, 2).transpose(-1, -2)
+        for number in reversed(range(len(transposed))):
+            flat[number].baddbmm_(transposed[number], flat[number + 1])
+        return gradients[1:] @ states[:-1].transpose(-1, -2), gradients[1:], gradients[0]

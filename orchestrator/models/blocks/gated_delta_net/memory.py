@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 CHUNK = 64
 """Tokens between states that the delta rule writes down."""
-_KEYS, _VALUES = 10, 6
+_KEYS, _VALUES = 5, 11
 """Tensors as large as the queries and as the values of all value heads, in fp32, in the backward pass."""
 _CHUNKS = 10
 """Products of each token of a chunk with each other one."""
-_CHANGES, _STATES = 2, 4
+_CHANGES, _STATES = 3, 2
 """What changes the state of each chunk, and as large as these states."""
 
 
