@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -271,17 +272,31 @@ class _Recomputed(torch.autograd.Function):
     def forward(ctx: Any, function: Callable[..., torch.Tensor], *inputs: torch.Tensor) -> torch.Tensor:
         ctx.function = function
         ctx.save_for_backward(*inputs)
-        return function(*inputs)
+        with _short_products(inputs[0]):
+            return function(*inputs)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         needed = ctx.needs_input_grad[1:]
         inputs = [x.detach().requires_grad_(needs) for x, needs in zip(ctx.saved_tensors, needed, strict=True)]
-        with torch.enable_grad():
-            out = ctx.function(*inputs)
-        gradients = iter(torch.autograd.grad(out, [x for x in inputs if x.requires_grad], gradient))
+        with _short_products(inputs[0]):
+            with torch.enable_grad():
+                out = ctx.function(*inputs)
+            gradients = iter(torch.autograd.grad(out, [x for x in inputs if x.requires_grad], gradient))
         return None, *(next(gradients) if needs else None for needs in needed)
+
+
+@contextlib.contextmanager
+def _short_products(activations: torch.Tensor) -> Iterator[None]:
+    """Let a GPU multiply fp32 in TF32 where the model is in 16 bits, whose products fla's kernels take."""
+    before = torch.get_float32_matmul_precision()
+    if activations.is_cuda and activations.dtype != torch.float32:
+        torch.set_float32_matmul_precision("high")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
 
 
 def _convolved(padded: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
