@@ -15,6 +15,10 @@ from orchestrator.run_directory.rundir import RunDir
 
 MODEL = {"hidden_size": 64, "seq_length": 96, "vocab_size": 272, "num_layers": 4, "position_embedding_type": "rope"}
 STEPS = 4
+DELTA = {
+    **{"linear_attention_freq": 2, "linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 8},
+    **{"linear_value_head_dim": 12, "add_bias_linear": False},
+}
 
 
 @pytest.fixture(scope="module")
@@ -53,8 +57,9 @@ def chat_job(name: str, chats: str, source: RunDir | None, steps: int = STEPS, *
         {"num_query_groups": 2},
         {"position_embedding_type": "learned_absolute", "attention_logit_softcapping": 5.0},
         {"kv_lora_rank": 16, "qk_head_dim": 12, "qk_pos_emb_head_dim": 4, "v_head_dim": 8},
+        DELTA,
     ],
-    ids=["rope", "learned-capped", "latents"],
+    ids=["rope", "learned-capped", "latents", "delta"],
 )
 def test_a_conversation_has_the_same_loss_alone_and_among_others(
     ranks: Ranks, tmp_path: Path, chats: str, inject: Callable[[str], Path], model: dict[str, Any]
@@ -90,6 +95,19 @@ def test_every_layout_learns_the_same(ranks: Ranks, tmp_path: Path, chats: str, 
         spread = ranks.must_train(make_run(tmp_path, spread_job), spread_job, inject=UNSAVED)
         for key in ("train/loss", "train/grad_norm", "validation/loss"):
             assert values(spread, key) == pytest.approx(values(alone, key), rel=5e-5), (name, key)
+
+
+def test_linear_attention_learns_the_same_on_two_ranks(ranks: Ranks, tmp_path: Path, chats: str) -> None:
+    """Recomputed as a whole there: each layer is told again which conversation a token is of."""
+    recompute = {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1}
+    spread = {"parallelism": layout(tp=2, sequence_parallel=True), "runtime": recompute}
+    runs = []
+    for name, sections in (("alone", {}), ("spread", spread)):
+        job = chat_job(name, chats, None, steps=2, model=DELTA, **sections)
+        runs.append(ranks.must_train(make_run(tmp_path, job), job, inject=UNSAVED))
+    for key in ("train/loss", "train/grad_norm", "validation/loss"):
+        found, expected = (values(run, key) for run in runs)
+        assert found == pytest.approx(expected, rel=1e-5), key
 
 
 def test_answers_are_learnt_and_then_others_with_adapters(

@@ -57,6 +57,7 @@ def trained(
         "windowed",
         "experts-local",
         "deepseek",
+        "gated-delta-net",
         "further-tokens",
         "wsd",
         "ramp-up",

@@ -43,6 +43,11 @@ _BALANCED = """
     --moe-router-bias-update-rate 1e-3 --moe-router-topk-scaling-factor 2.5
     --moe-router-load-balancing-type seq_aux_loss --moe-aux-loss-coeff 1e-4 --moe-router-dtype fp32
 """
+_DELTA = """
+    --experimental-attention-variant gated_delta_net --linear-attention-freq 2 --linear-num-key-heads 2
+    --linear-num-value-heads 4 --linear-key-head-dim 12 --linear-value-head-dim 16 --linear-conv-kernel-dim 3
+    --attention-output-gate --apply-layernorm-1p --rotary-percent 0.5 --qk-layernorm
+"""
 
 
 @dataclass(frozen=True)
@@ -91,6 +96,12 @@ KINDS = {
     "deepseek": Kind(
         f"{_STEPS} {_LATENT} {_BALANCED} --q-lora-rank 24 --rope-type yarn --rotary-scaling-factor 40 --mscale 1"
         " --mscale-all-dim 1"
+    ),
+    "gated-delta-net": Kind(
+        f"{_STEPS} {_LLAMA} {_DELTA} {_EXPERTS} --moe-shared-expert-intermediate-size 48 --moe-shared-expert-gate"
+    ),
+    "gated-delta-net-parallel": Kind(
+        f"{_STEPS} {_LLAMA} {_DELTA} --tensor-model-parallel-size 2 --sequence-parallel", ranks=2
     ),
     "further-tokens": Kind(f"{_STEPS} {_LLAMA} --mtp-num-layers 1 --mtp-loss-scaling-factor 0.3"),
     "decoupled-lr": Kind(f"{_STEPS} {_LLAMA} --decoupled-lr 5e-4 --decoupled-min-lr 2e-4", forgets=True),

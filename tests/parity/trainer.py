@@ -21,6 +21,9 @@ from orchestrator import plain_megatron  # noqa: F401 - before anything that imp
 
 import torch  # isort: skip
 
+from megatron.core import parallel_state
+from megatron.core.dist_checkpointing import ShardedTensor
+
 from orchestrator.conversion.megatron.bert_and_t5 import is_copy
 from orchestrator.planning.vocabulary import vocabulary
 from orchestrator.runtime import megatron_compat
@@ -29,6 +32,7 @@ from orchestrator.runtime.network.initialization import Stream, initialize_weigh
 from orchestrator.runtime.processes.device import select_device
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import load_resolved
+from orchestrator.spec.model import ModelSpec
 
 _HANDED = {
     "pretrain_gpt": {"get_embedding_ranks": "get_embedding_ranks"},
@@ -62,6 +66,7 @@ def stand_in_for_a_gpu() -> None:
     for name in ("memory_allocated", "max_memory_allocated", "memory_reserved", "max_memory_reserved"):
         setattr(cuda, name, lambda *arguments, **options: 0)
     cuda.device_count = lambda: 1
+    cuda.get_device_properties = lambda *arguments: types.SimpleNamespace(major=9, minor=0)
     cuda.memory_stats = lambda *arguments, **options: {"allocation.all.current": 0, "allocated_bytes.all.current": 0}
     torch_: Any = torch
     from orchestrator.runtime.processes import cpu_shim
@@ -79,12 +84,25 @@ def stand_in_for_triton() -> None:
     modules.update({"triton": triton, "triton.language": language})
 
 
+def stand_in_for_fla() -> None:
+    """Kernels of linear attention: in torch's operations, by which megatron-core is deterministic."""
+    modules: dict[str, Any] = sys.modules
+    for name in ("fla", "fla.modules", "fla.modules.l2norm", "fla.ops", "fla.ops.gated_delta_rule"):
+        modules[name] = types.ModuleType(name)
+    vars(modules["fla.modules.l2norm"])["l2norm"] = lambda x: x * torch.rsqrt(x.square().sum(-1, keepdim=True) + 1e-6)
+    vars(modules["fla.ops.gated_delta_rule"])["chunk_gated_delta_rule"] = None
+    from megatron.core.ssm import gated_delta_net
+
+    vars(gated_delta_net)["chunk_gated_delta_rule"] = gated_delta_net.torch_chunk_gated_delta_rule
+
+
 def main() -> int:
     checkout, name, found, resolved = sys.argv[1:5]
     device = select_device("cpu", threads=1)
     megatron_compat.apply(device)
     stand_in_for_a_gpu()
     stand_in_for_triton()
+    stand_in_for_fla()
     sys.path.append(checkout)
     job = load_resolved(Path(resolved))
     from megatron.core.datasets import utils
@@ -95,6 +113,7 @@ def main() -> int:
     training.initialize_megatron = functools.partial(training.initialize_megatron, allow_no_cuda=True)
     torch.distributed.init_process_group("gloo")
     use_our_norms()
+    use_our_delta_nets()
     program: Any = importlib.import_module(name)
     steps: list[dict[str, float]] = []
     original = training.train_step
@@ -128,6 +147,9 @@ def filled(job: JobSpec, program: Any, *arguments: Any, **options: Any) -> Any:
     model = program.model_provider(*builder, *arguments, **options)
     # What a T5 has under two keys is drawn under ours.
     weights = {key: weight for key, weight in model.sharded_state_dict().items() if not is_copy(key)}
+    split = {key: weights[key].data for key in weights if key.endswith(_SPLIT)}
+    share = (0, parallel_state.get_tensor_model_parallel_rank(), parallel_state.get_tensor_model_parallel_world_size())
+    weights |= {key: ShardedTensor.from_rank_offsets(key, weight, share) for key, weight in split.items()}
     initialize_weights(
         [types.SimpleNamespace(sharded_state_dict=lambda: weights)],
         seed=job.runtime.seed,
@@ -137,7 +159,26 @@ def filled(job: JobSpec, program: Any, *arguments: Any, **options: Any) -> Any:
             2 * job.model.num_layers, norm_weight=0.0 if job.model.apply_layernorm_1p else 1.0
         ),
     )
+    for key, weight in split.items():
+        put_in_parts(weight, job.model, job.model.linear_num_key_heads // share[-1], with_gates="in_proj" in key)
+    for key, weight in weights.items():
+        if key.endswith("self_attention.out_norm.weight") and job.model.apply_layernorm_1p:
+            torch.nn.init.zeros_(weight.data)  # there it is zero-centred as all norms are
     return model
+
+
+_SPLIT = ("self_attention.in_proj.weight", "self_attention.conv1d.weight")
+"""Weights whose rows lie key head by key head with us: the parts of each are together there."""
+
+
+@torch.no_grad()
+def put_in_parts(weight: torch.Tensor, model: ModelSpec, heads: int, *, with_gates: bool) -> None:
+    """Put rows of a rank's key heads that lie as ours do where Megatron-LM has them."""
+    shared = model.linear_num_value_heads // model.linear_num_key_heads
+    sizes = [model.linear_key_head_dim, model.linear_key_head_dim, shared * model.linear_value_head_dim]
+    sizes += [shared * model.linear_value_head_dim, shared, shared] if with_gates else []
+    of_heads = weight.view(heads, sum(sizes), *weight.shape[1:])
+    weight.copy_(torch.cat([part.flatten(0, 1) for part in torch.split(of_heads, sizes, dim=1)]))
 
 
 class LatentCore(torch.nn.Module):
@@ -219,6 +260,44 @@ def use_our_norms() -> None:
     vars(multi_latent_attention)["TELinear"] = type("TELinear", (torch.nn.Module,), {})
     vars(t5_spec).update(TENorm=Norm, LNImpl=Norm)
     vars(bert_lm_head)["LNImpl"] = vars(transformer_block)["LayerNormImpl"] = Norm
+
+
+def use_our_delta_nets() -> None:
+    """The same of layers of which some have linear attention, which it has with Transformer Engine only."""
+    from megatron.core.models.backends import LocalSpecProvider
+    from megatron.core.models.gpt import experimental_attention_variant_module_specs as variants
+    from megatron.core.transformer.mlp import MLP
+
+    class Backend(LocalSpecProvider):
+        def column_parallel_layer_norm_linear(self) -> Any:
+            return self.column_parallel_linear()
+
+        def layer_norm(self, rms_norm: bool = False, for_qk: bool = False) -> Any:
+            return Norm
+
+    delta = variants.get_gated_delta_net_module_spec
+    of_variants = variants.get_transformer_block_with_experimental_attention_variant_spec
+
+    def delta_net(*arguments: Any, **options: Any) -> Any:
+        spec = delta(*arguments, **options)
+        spec.metainfo["fuse_input_layernorm"] = False
+        return spec
+
+    def layers_of_variants(*arguments: Any, **options: Any) -> Any:
+        found = of_variants(*arguments, **options)
+        for each in found.layer_specs:
+            parts = each.submodules
+            first = "linear_qkv" if hasattr(parts.self_attention.submodules, "linear_qkv") else "in_proj"
+            parts.sharded_state_dict_keys_map = {"input_layernorm.": f"self_attention.{first}.layer_norm_"}
+            if parts.mlp.module is MLP:
+                parts.sharded_state_dict_keys_map["pre_mlp_layernorm."] = "mlp.linear_fc1.layer_norm_"
+        return found
+
+    vars(variants).update(
+        get_gated_delta_net_module_spec=delta_net,
+        get_transformer_block_with_experimental_attention_variant_spec=layers_of_variants,
+        _get_backend_spec_provider=lambda config: Backend(),
+    )
 
 
 if __name__ == "__main__":

@@ -53,7 +53,10 @@ _NOT_HERE = {
     **{name: what for flags in block_flags() for name, what in flags.not_imported.items()},
 }
 """Arguments of Megatron-LM that, when they are set, make a network which is not described here."""
-_KNOWN = {"softmax_type": ("vanilla", "learnable")}
+_KNOWN = {
+    "softmax_type": ("vanilla", "learnable"),
+    **{name: values for flags in block_flags() for name, values in flags.imported.items()},
+}
 """Values of them with which the network is described here."""
 _SCALING_FACTOR = 8.0
 """Of --use-rope-scaling, whatever --rope-scaling-factor says: GPT's builder hands megatron-core no other, in 0.16.1 and

@@ -23,7 +23,8 @@ from orchestrator.spec.model import ModelSpec
 from orchestrator.spec.sections.optimizer import OptimizerSpec
 
 Shapes = Mapping[str, tuple[int, ...]]
-_RENAMED = tuple(flags.arguments for flags in block_flags() if flags.arguments is not None and flags.arguments.keys)
+_OF_BLOCKS = tuple(flags.arguments for flags in block_flags() if flags.arguments is not None)
+_RENAMED = tuple(each for each in _OF_BLOCKS if each.keys)
 _CHAINED = re.compile(r"chained_\d+\.(?=optimizer\.)")
 _OF_LAYER = re.compile(r"(?P<stack>.*decoder\.layers\.)(?P<number>\d+)\.(?P<name>.*)")
 _OBJECT = re.compile(r"(?P<name>.*)/shard_(?P<place>[\d.]+)_(?P<within>[\d.]+)")
@@ -104,7 +105,7 @@ def names_there(stored: Shapes, model: ModelSpec, *, local: bool) -> dict[str, t
     """
     found: dict[str, tuple[Source, ...]] = {}
     renamed = [each for each in _RENAMED if getattr(model, each.has)]
-    local = local and all(each.has_local_layers for each in renamed)
+    local = local and all(each.has_local_layers for each in _OF_BLOCKS if getattr(model, each.has))
     parts = [part for each in renamed for part in each.keys]
     for key, shape in stored.items():
         name = _CHAINED.sub("", key)

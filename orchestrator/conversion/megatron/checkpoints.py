@@ -33,6 +33,7 @@ from orchestrator.conversion.megatron.checkpoint_keys import (
 )
 from orchestrator.conversion.megatron.optimizer import given_state, is_resumable, plain_state, taken_state
 from orchestrator.conversion.megatron.renamed_weights import RenamedWeights
+from orchestrator.conversion.megatron.split_weights import JoinedWeights, SplitWeights
 from orchestrator.conversion.megatron.torch_format.names import WHOLE, is_of_ranks
 from orchestrator.conversion.megatron.torch_format.weights import RankWeights
 from orchestrator.conversion.reshaping import contents, copy_tensors
@@ -133,6 +134,7 @@ def _described(
     keys = [key for key in stored.keys() if _is_weight(key)]  # noqa: SIM118 - it is no mapping
     if not keys:
         raise CheckpointError(f"{checkpoint} has no weights", code="checkpoint_without_weights")
+    joined = JoinedWeights(stored, None)
     narrow = {torch.bfloat16: "bf16", torch.float16: "fp16"}
     iteration = shared.get("iteration", 0)
     return MegatronCheckpoint(
@@ -143,7 +145,7 @@ def _described(
         is_resumable=is_resumable(shared.get("optimizer")),
         torn=None,
         rows=stored.shape(_TABLE)[0] if _TABLE in stored else None,
-        tensors={key: stored.shape(key) for key in stored.keys() if _is_kept(key)},  # noqa: SIM118
+        tensors={key: joined.shape(key) for key in joined.keys() if _is_kept(key)},  # noqa: SIM118
         dtype=narrow.get(stored.dtype(keys[0]), "fp32"),
         kinds=sorted({key.partition(".")[0] for key in keys}),
         left_behind=None,
@@ -203,7 +205,7 @@ def import_megatron(source: Path, job: JobSpec, target: Path, *, with_optimizer:
     target.mkdir(parents=True)
     try:
         parts = job.parallelism.tensor_model_parallel_size
-        copy_tensors(RenamedWeights(stored, sources, names), target, parts)
+        copy_tensors(RenamedWeights(JoinedWeights(stored, job.model), sources, names), target, parts)
         torch.save(common, target / "common.pt")
         save_config(CheckpointingConfig("torch_dist", 1), str(target))
         for name, content in files_to_carry(job).items():
@@ -283,10 +285,10 @@ def export_megatron(checkpoint: Path, job: JobSpec, target: Path) -> dict[str, A
 
 def _copy(checkpoint: Path, files: Iterable[str], job: JobSpec, target: Path) -> None:
     """Write the tensors as Megatron-LM names them: as they are, where it names them as they are."""
-    stored = StoredWeights(checkpoint)
+    stored = SplitWeights(StoredWeights(checkpoint), job.model)
     shapes = {key: stored.shape(key) for key in stored.keys() if _is_kept(key)}  # noqa: SIM118 - it is no mapping
     sources = names_there(shapes, job.model, local=job.runtime.layers == "torch")
-    if sources.keys() == shapes.keys():
+    if sources.keys() == shapes.keys() and not stored.has_others:
         for name in files:
             if name not in _OURS_ALONE and "/" not in name:
                 shutil.copyfile(checkpoint / name, target / name)

@@ -108,6 +108,19 @@ class StoredKey(NamedTuple):
     """With megatron-core's own (--transformer-impl local)."""
 
 
+class StoredRows(NamedTuple):
+    """A weight whose rows lie group by group here, each with some of every part, and there part by part, each under the
+    weight's key and its own name.
+    """
+
+    weight: str
+    """What its keys end with."""
+    names: tuple[str, ...]
+    rows: Callable[[Any], tuple[int, ...]]
+    """Of each part, in all groups, by the model."""
+    groups: Callable[[Any], int]
+
+
 class CheckpointArguments(NamedTuple):
     """What Megatron-LM's parser makes of flags, as its checkpoints carry it, where these hold models with a block."""
 
@@ -123,6 +136,12 @@ class CheckpointArguments(NamedTuple):
     """Of weights with other names there."""
     has_local_layers: bool = True
     """Whether megatron-core's own layers have such a block (--transformer-impl local)."""
+    rows: tuple[StoredRows, ...] = ()
+    """Of weights that are stored in parts there."""
+    zero_centred: str | None = None
+    """What keys of norms end with that multiply by their weight here, and by 1 + weight there where the model's other
+    norms do (apply_layernorm_1p).
+    """
     states: Mapping[str, str] = MappingProxyType({})
     """Layers that keep a state there and none here -> a layer with such a state, by parts of their keys."""
 
@@ -141,6 +160,8 @@ class BlockFlags:
     """Of checkpoints that are imported and exported, beside those of every model."""
     not_imported: Mapping[str, str] = field(default_factory=dict)
     """Arguments of checkpoints that, when they are set, make a network which is not imported -> what it has."""
+    imported: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Values of these with which it is imported."""
     of_training: tuple[str, ...] = ()
     """Fields of it that decide how a network is trained, and not which one it is."""
     network: Callable[[Any], dict[str, Any]] = lambda model: {}

@@ -40,6 +40,12 @@ MODELS: dict[str, dict[str, Any]] = {
         **{"num_experts": 4, "moe_router_topk": 3, "moe_ffn_hidden_size": 96, "moe_layer_freq": [0, 1, 0, 1]},
         **{"add_bias_linear": False, "activation": "swiglu", "moe_aux_loss_coeff": 0.01},
     },
+    "delta": {
+        **{"normalization": "RMSNorm", "activation": "swiglu", "add_bias_linear": False, "apply_layernorm_1p": True},
+        **{"linear_attention_freq": 4, "linear_num_key_heads": 4, "linear_num_value_heads": 8},
+        **{"linear_key_head_dim": 12, "linear_value_head_dim": 24, "linear_conv_kernel_dim": 3},
+        "attention_output_gate": True,
+    },
 }
 
 
@@ -81,8 +87,8 @@ def test_another_network_is_named() -> None:
     ]
     capped = four_layer_job("job", model={**MODELS["llama"], "attention_logit_softcapping": 30.0})
     assert differences(capped, arguments) == ["model.attention_logit_softcapping is None there and 30.0 here"]
-    with refused("network_not_importable", "linear attention", "state space layers"):
-        to_model({**arguments, "linear_attention_freq": 4, "hybrid_override_pattern": "M*"})
+    with refused("network_not_importable", "another attention", "state space layers"):
+        to_model({**arguments, "experimental_attention_variant": "dsa", "hybrid_override_pattern": "M*"})
     with refused("unsupported_positions", "mrope"):
         to_model({**arguments, "position_embedding_type": "mrope"})
     with refused("missing_megatron_arguments", "hidden_size", "--job"):
@@ -90,6 +96,16 @@ def test_another_network_is_named() -> None:
     with refused("network_not_importable", "normalization", "LayerNorm", "RMSNorm"):
         differences(job, {**arguments, "normalization": "L1Norm"})
     assert to_model({**arguments, "use_rotary_position_embeddings": True, "norm_epsilon": None})
+
+
+@pytest.mark.parametrize("changed", [{"normalization": "LayerNorm"}, {"activation": "gelu"}])
+def test_linear_attention_has_the_norm_and_the_activation_of_the_model_there(changed: dict[str, Any]) -> None:
+    job = four_layer_job("job", model={**MODELS["delta"], **changed})
+    with refused("network_not_in_megatron", *changed):
+        require_representable(job)
+    arguments = to_arguments(job, iteration=1, consumed_samples=8, padded_vocab=256)
+    with refused("linear_attention_not_imported"):
+        to_model(arguments)
 
 
 LATENT: dict[str, Any] = {

@@ -127,7 +127,10 @@ DOUBLED = {
 """Of the two keys of a weight of a T5, the trainer keeps its state under the other, and an export under both."""
 
 
-@pytest.mark.parametrize("kind", ["gpt", "experts", "experts-local", "experts-parallel", "decoupled-lr", "bert", "t5"])
+@pytest.mark.parametrize(
+    "kind",
+    ["gpt", "experts", "experts-local", "experts-parallel", "gated-delta-net", "decoupled-lr", "bert", "t5"],
+)
 def test_in_and_out_again_is_what_megatron_lm_wrote(kind: str, tmp_path: Path) -> None:
     theirs, ours, job = imported(kind, tmp_path)
     shapes = {key: ours.shape(key) for key in ours.keys()}  # noqa: SIM118 - it is no mapping
@@ -137,8 +140,9 @@ def test_in_and_out_again_is_what_megatron_lm_wrote(kind: str, tmp_path: Path) -
     there = StoredWeights(tmp_path / "there" / f"iter_{SAVED:07d}")
     named = set(theirs.keys())
     assert {*there.keys()} - named == (DOUBLED if kind == "t5" else set())
-    for key in named:
-        assert torch.equal(there.read(key, ()), theirs.read(key, ())), key
+    for key in named:  # a norm that is zero-centred there alone is rounded once each way
+        near = 1e-6 if key.endswith("out_norm.weight") else 0.0
+        assert torch.allclose(there.read(key, ()), theirs.read(key, ()), rtol=0, atol=near), key
     rng = ("rng_state", "rerun_state")
     assert there.objects() == [key for key in theirs.objects() if not key.startswith(rng)]
     said, expected = there.shared(), theirs.shared()
@@ -234,7 +238,7 @@ def test_what_an_optimizer_says_beside_its_tensors(state: Any, resumable: bool) 
     [
         ("softmax_type", "off-by-one"),
         ("qk_l2_norm", True),
-        ("linear_attention_freq", [1, 0, 1, 0]),
+        ("experimental_attention_variant", "dsa"),
     ],
 )
 def test_networks_that_are_not_here_are_refused(argument: str, value: Any, windowed: dict[str, Any]) -> None:

@@ -6,6 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from support.training import four_layer_job
+
+from orchestrator.migration.to_megatron import to_megatron
 
 Flags = Callable[..., Any]
 DELTA = "--experimental-attention-variant gated_delta_net --num-layers 4 --disable-bias-linear"
@@ -28,3 +31,18 @@ def test_flags_of_linear_attention_alone_do_nothing(flags: Flags) -> None:
     assert not migrated.job.model.has_linear_attention
     outcomes = {migrated.outcome(flag) for flag in ("--linear-num-key-heads", "--linear-conv-kernel-dim")}
     assert outcomes == {"no_effect"}
+
+
+def test_megatron_s_own_layers_are_not_asked_for() -> None:
+    """It has gated delta nets with Transformer Engine only."""
+    delta = {"linear_attention_freq": 2, "normalization": "RMSNorm", "activation": "swiglu", "add_bias_linear": False}
+    command = to_megatron(four_layer_job("job", model=delta, runtime={"layers": "torch"}))
+    assert "--experimental-attention-variant" in command.words
+    assert "--transformer-impl" not in command.words
+    assert "runtime.layers" in [each.path for each in command.otherwise]
+
+
+@pytest.mark.parametrize(("words", "notes"), [("--swiglu --normalization RMSNorm", 0), ("--swiglu", 1), ("", 1)])
+def test_its_norm_and_activation_are_those_of_the_model_there(flags: Flags, words: str, notes: int) -> None:
+    migrated = flags(*DELTA.split(), "--linear-attention-freq", "2", *words.split())
+    assert len([note for note in migrated.migration.notes if "SiLU" in note]) == notes

@@ -12,7 +12,8 @@ from transformers.models.qwen3_next.modeling_qwen3_next import torch_recurrent_g
 from orchestrator import plain_megatron  # noqa: F401 - before anything that imports megatron-core
 from orchestrator.inference.generation.cache import Cache
 from orchestrator.models.blocks.gated_delta_net.delta_rule import Inputs, chunked_delta_rule
-from orchestrator.models.blocks.gated_delta_net.layers import GatedDeltaNet, Submodules
+from orchestrator.models.blocks.gated_delta_net.layers import GatedDeltaNet, Submodules, text_borders
+from orchestrator.runtime.layers.attention.scores import packed_mask
 
 CONFIG = SimpleNamespace(
     **{"linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 6, "linear_value_head_dim": 5},
@@ -89,7 +90,34 @@ def test_gradients_are_those_of_a_pass_that_keeps_everything(layer: GatedDeltaNe
     ours = torch.autograd.grad(out.square().sum(), [hidden, *wanted])
     projected, _ = layer.in_proj(hidden)
     weights = (layer.conv1d.weight, layer.A_log, layer.dt_bias, layer.out_norm.weight)
-    kept, _ = layer.out_proj(layer._mixed(projected, *weights))
+    kept, _ = layer.out_proj(layer._mixed(None, projected, *weights))
     for mine, other in zip(ours, torch.autograd.grad(kept.square().sum(), [hidden, *wanted]), strict=True):
         assert torch.allclose(mine, other, atol=1e-5 * other.abs().max().item())
         assert mine.abs().max() > 0
+
+
+def test_texts_of_a_sequence_are_as_alone(layer: GatedDeltaNet) -> None:
+    """Outputs, and gradients of inputs and weights: of texts shorter than the convolution, of some longer than a chunk,
+    and of one that ends where a chunk does.
+    """
+    lengths = [[1, 70, 57, 2], [64, 66]]
+    hidden, wanted = torch.randn(130, 2, 16, requires_grad=True), [*layer.parameters()]
+    segments = torch.tensor([[n for n, length in enumerate(row) for _ in range(length)] for row in lengths])
+    out, _ = layer(hidden, packed_mask(segments, torch.float32))
+    alone = [
+        torch.cat([layer(text[:, None], None)[0] for text in torch.split(hidden[:, row], lengths[row])])
+        for row in (0, 1)
+    ]
+    expected, weight = torch.cat(alone, dim=1), torch.randn(130, 2, 16)
+    assert torch.allclose(out, expected, atol=1e-5 * expected.abs().max().item())
+    whole, _ = layer(hidden, None)
+    assert not torch.allclose(out, whole, atol=1e-2), "what is before a text would change it"
+    gradients = (torch.autograd.grad((each * weight).sum(), [hidden, *wanted]) for each in (out, expected))
+    for mine, other in zip(*gradients, strict=True):
+        assert torch.allclose(mine, other, atol=1e-5 * other.abs().max().item())
+
+
+def test_kernels_are_told_where_texts_begin() -> None:
+    """fla takes all texts of a micro-batch as one sequence, with where each of them ends."""
+    segments = torch.tensor([[0, 0, 1, 1, 2], [0, 0, 0, 0, 1]])
+    assert text_borders(segments).tolist() == [0, 2, 4, 5, 9, 10]

@@ -28,15 +28,21 @@ class Inputs(NamedTuple):
     """[b, s, value heads]: how much is written to it."""
 
 
-def chunked_delta_rule(inputs: Inputs, state: torch.Tensor | None, chunk: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """What the states give for each token [b, s, heads, v], and the last ones, [b, heads, k, v], both in fp32."""
+def chunked_delta_rule(
+    inputs: Inputs, state: torch.Tensor | None, chunk: int, segments: torch.Tensor | None = None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """What the states give for each token [b, s, heads, v], and the last ones, [b, heads, k, v], both in fp32.
+    segments: [b, s], of sequences of several texts, each of which begins with an empty state.
+    """
     batch, length, heads, width = inputs.key.shape
     chunk = min(chunk, length)
     query, key, value, decay, beta = (_in_chunks(each, chunk) for each in inputs)
     query, beta, total = query / math.sqrt(width), beta[..., None], decay.cumsum(dim=-1)
-    since = total.exp()[..., None]
-    # From each token to each later one of its chunk.
+    # From each token to each later one of its chunk; from before the chunk to each; and from each to behind it.
     kept = (total[..., :, None] - total[..., None, :]).tril().exp().tril()
+    since, until, last = total.exp(), (total[..., -1:] - total).exp(), total[..., -1:].exp()
+    if segments is not None:
+        kept, since, until, last = _kept_apart((kept, since, until, last), segments, chunk)
     written = beta * key
     # What each token of a chunk writes hangs on what those before it wrote: (1 + L) x = y with L strictly lower. The
     # inverse, as solving for a wide right side takes a GPU three times as long.
@@ -44,16 +50,16 @@ def chunked_delta_rule(inputs: Inputs, state: torch.Tensor | None, chunk: int) -
     inverse = torch.linalg.solve_triangular(
         lower, torch.eye(chunk, device=key.device, dtype=key.dtype), upper=False, unitriangular=True
     )
-    values, keys = inverse @ (beta * value), inverse @ (written * since)
+    values, keys = inverse @ (beta * value), inverse @ (written * since[..., None])
     scores = query @ key.transpose(-1, -2) * kept
     # A state S becomes last · S + keyᵀ (values - keys S).
-    key = (key * (total[..., -1:] - total).exp()[..., None]).transpose(-1, -2)
+    key = (key * until[..., None]).transpose(-1, -2)
     change = -(key @ keys)
-    change.diagonal(dim1=-2, dim2=-1).add_(since[..., -1, :])
+    change.diagonal(dim1=-2, dim2=-1).add_(last)
     if state is None:
         state = values.new_zeros(batch, heads, width, values.size(-1))
     states, state = _states(change, key @ values, state)
-    out = (query * since) @ states + scores @ (values - keys @ states)
+    out = (query * since[..., None]) @ states + scores @ (values - keys @ states)
     return out.permute(1, 0, 3, 2, 4).flatten(1, 2)[:, :length], state
 
 
@@ -64,6 +70,23 @@ def _in_chunks(tensor: torch.Tensor, chunk: int) -> torch.Tensor:
         tensor = functional.pad(tensor, (*(0, 0) * (tensor.dim() - 2), 0, padding))
     cut = tensor.view(tensor.size(0), -1, chunk, *tensor.shape[2:])
     return cut.transpose(0, 1).transpose(2, 3).contiguous()
+
+
+def _kept_apart(kept: tuple[torch.Tensor, ...], segments: torch.Tensor, chunk: int) -> tuple[torch.Tensor, ...]:
+    """What a state keeps inside of chunks, since and until their borders, and over whole ones, where it keeps nothing
+    from one text to the next.
+    """
+    inside, since, until, over = kept
+    padding = -segments.size(1) % chunk
+    own = torch.cat((segments, segments[:, -1:].expand(-1, padding)), dim=1)
+    own = own.view(segments.size(0), -1, chunk).transpose(0, 1)[:, :, None]  # [chunks, b, 1, tokens]
+    before = torch.cat((own[:1, ..., :1], own[:-1, ..., -1:]))
+    return (
+        inside * (own[..., :, None] == own[..., None, :]),
+        since * (own == before),
+        until * (own == own[..., -1:]),
+        over * (own[..., -1:] == before),
+    )
 
 
 def _states(change: torch.Tensor, added: torch.Tensor, state: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

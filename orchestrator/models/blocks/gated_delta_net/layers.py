@@ -6,7 +6,7 @@ import contextlib
 import importlib
 import math
 from collections.abc import Callable, Iterator
-from functools import cache
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -159,7 +159,9 @@ class GatedDeltaNet(MegatronModule):
     def forward(
         self, hidden_states: torch.Tensor, attention_mask: torch.Tensor | None, **unused: Any
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """hidden_states: [s, b, h], under sequence parallelism this rank's part."""
+        """hidden_states: [s, b, h], under sequence parallelism this rank's part. attention_mask: what is added to the
+        scores of attentions, [b, 1, s, s], where several texts are packed into a sequence: states end with each.
+        """
         projected, _ = self.in_proj(hidden_states)
         norm = self.out_norm.weight
         if self.group.size() > 1:  # each rank's heads give a part of its gradient
@@ -169,17 +171,22 @@ class GatedDeltaNet(MegatronModule):
             out = self._cached(projected, weights)
         else:
             apply: Any = _Recomputed.apply
-            out = apply(self._mixed, projected, *weights)
+            segments = None if attention_mask is None else segments_of(attention_mask)
+            out = apply(partial(self._mixed, segments), projected, *weights)
         found: tuple[torch.Tensor, torch.Tensor | None] = self.out_proj(out)
         return found
 
-    def _mixed(self, projected: torch.Tensor, *weights: torch.Tensor) -> torch.Tensor:
-        """[s, b, heads * v] from what the first matrix gives."""
+    def _mixed(self, segments: torch.Tensor | None, projected: torch.Tensor, *weights: torch.Tensor) -> torch.Tensor:
+        """[s, b, heads * v] from what the first matrix gives. segments: [b, s], which text each token is of."""
         of_heads = HeadWeights(*weights)
         channels, gate, beta, alpha = self._split(projected)
-        convolved = _convolved(functional.pad(channels, (of_heads.convolution.size(-1) - 1, 0)), of_heads.convolution)
+        padded = functional.pad(channels, (of_heads.convolution.size(-1) - 1, 0))
+        if segments is None:
+            convolved = _convolved(padded, of_heads.convolution)
+        else:
+            convolved = _convolved_apart(padded, of_heads.convolution, segments)
         inputs = self._inputs(convolved, beta, alpha, of_heads)
-        out, _ = delta_rule(inputs, None)
+        out, _ = delta_rule(inputs, None, segments)
         return self._gated(out, gate, of_heads.norm)
 
     def _split(self, projected: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -304,20 +311,52 @@ def _convolved(padded: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     return functional.silu(functional.conv1d(padded, weight, groups=padded.size(1)))
 
 
+def segments_of(mask: torch.Tensor) -> torch.Tensor:
+    """Which text of its sequence each token is of, [b, s], from what is added to scores [b, 1, s, s]: a text's first
+    token does not attend to the token before it.
+    """
+    begins = functional.pad(mask[:, 0].diagonal(-1, dim1=-2, dim2=-1) != 0, (1, 0))
+    return begins.cumsum(dim=-1)
+
+
+def _convolved_apart(padded: torch.Tensor, weight: torch.Tensor, segments: torch.Tensor) -> torch.Tensor:
+    """The same of sequences of several texts, each of which begins with nothing before it. segments: [b, s]."""
+    length, width = segments.size(1), weight.size(-1)
+    known = functional.pad(segments, (width - 1, 0), value=-1).unfold(1, length, 1) == segments[:, None]
+    taps = padded.unfold(2, length, 1) * known[:, None]
+    # One product with all that a token looks at: as exact as the convolution in any precision.
+    found = functional.conv1d(taps.flatten(1, 2), weight.transpose(1, 2), groups=padded.size(1))
+    return functional.silu(found)
+
+
 def _of_length_one(vectors: torch.Tensor) -> torch.Tensor:
     return vectors * torch.rsqrt(vectors.square().sum(dim=-1, keepdim=True) + _EPSILON)
 
 
-def delta_rule(inputs: Inputs, state: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
-    """What the states give for each token [b, s, heads, v], and the last ones, [b, heads, k, v], both in fp32."""
+def delta_rule(
+    inputs: Inputs, state: torch.Tensor | None, segments: torch.Tensor | None = None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """What the states give for each token [b, s, heads, v], and the last ones, [b, heads, k, v], both in fp32.
+    segments: [b, s], of sequences of several texts, each of which begins with an empty state.
+    """
     kernels = fla_kernels(inputs.query.device) if inputs.query.is_cuda else None
     if kernels is None:
-        return chunked_delta_rule(inputs, state, CHUNK)
+        return chunked_delta_rule(inputs, state, CHUNK, segments)
+    borders = {}
+    if segments is not None:  # to these kernels all texts are parts of one sequence
+        assert state is None, "texts are packed in training only"
+        inputs, borders = Inputs(*(each.flatten(0, 1)[None] for each in inputs)), {"cu_seqlens": text_borders(segments)}
     query, key, value, decay, beta = (each.contiguous() for each in inputs)
     out, last = kernels.chunk_gated_delta_rule(
-        query, key, value, g=decay, beta=beta, initial_state=state, output_final_state=True
+        query, key, value, g=decay, beta=beta, initial_state=state, output_final_state=True, **borders
     )
-    return out, last
+    return (out if segments is None else out.view(*segments.shape, *out.shape[2:])), last
+
+
+def text_borders(segments: torch.Tensor) -> torch.Tensor:
+    """Where each text begins in all sequences together, and where the last one ends: [texts + 1]."""
+    begins = functional.pad(segments.diff(dim=1) != 0, (1, 0), value=True).flatten()
+    return torch.cat((begins.nonzero().squeeze(1), begins.new_full((1,), begins.numel(), dtype=torch.int64)))
 
 
 @cache

@@ -2,14 +2,28 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from orchestrator.errors import UserError
 from orchestrator.fields.flag_values import FREQUENCY
-from orchestrator.models.blocks.flags import BlockFlags, FlagGroup, FlagWriter, GivenFlags
+from orchestrator.models.blocks.flags import (
+    BlockFlags,
+    CheckpointArguments,
+    FlagGroup,
+    FlagWriter,
+    GivenFlags,
+    StoredRows,
+)
+from orchestrator.models.blocks.gated_delta_net.fields import GatedDeltaNetSpec
+from orchestrator.models.blocks.gated_delta_net.parameters import key_width, value_width
+
+if TYPE_CHECKING:
+    from orchestrator.models.blocks.gated_delta_net.model_fields import DeltaFields
 
 VARIANT, FREQ, LAYERS = "experimental-attention-variant", "linear-attention-freq", "model.linear_attention_freq"
 _DELTA = "gated_delta_net"
+_ALIKE = "Megatron-LM's gated delta net has the model's norm and activation, and here RMSNorm and SiLU"
 _WIDTHS = {
     "linear-num-key-heads": "model.linear_num_key_heads",
     "linear-num-value-heads": "model.linear_num_value_heads",
@@ -40,6 +54,8 @@ def read(given: GivenFlags) -> None:
             given.write_it(flag, path)
         elif given.has(flag):
             given.carry(flag, path, value)
+    if (given.get("model.normalization"), given.get("model.activation")) != ("RMSNorm", "swiglu"):
+        given.note(f"{_ALIKE}: to train as the script does, it needs --normalization RMSNorm and --swiglu")
 
 
 def _read_layers(given: GivenFlags) -> None:
@@ -57,27 +73,68 @@ def write(writer: FlagWriter) -> None:
         return
     writer.add("MODEL", VARIANT, _DELTA)
     writer.add("MODEL", FREQ, FREQUENCY.write(model.linear_attention_freq))
+    if writer.job.runtime.layers == "torch":
+        writer.take_back("transformer-impl")
+        writer.say_otherwise("runtime.layers", "Megatron-LM has linear attention with Transformer Engine only")
     for flag, path in _WIDTHS.items():
         value = writer.value(path)
         if value != writer.default(path):
             writer.add("MODEL", flag, value)
+    for path, value in (("model.normalization", "RMSNorm"), ("model.activation", "swiglu")):
+        if writer.value(path) != value:
+            writer.unsaid_value(path, _ALIKE)
 
 
-def require_exportable(job: Any) -> None:
-    """Raises UserError for a job whose network no checkpoint for Megatron-LM holds."""
-    if job.model.has_linear_attention:
+def _to_fields(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """No further ones. Raises UserError for a gated delta net with another norm or activation than here."""
+    if arguments.get("normalization") != "RMSNorm" or not arguments.get("swiglu"):
         raise UserError(
-            f"{job.name} has linear attention (model.linear_attention_freq), which checkpoints for Megatron-LM do not "
-            "support: export it --to hf",
-            code="linear_attention_not_in_megatron",
+            f"the checkpoint's linear attention is not imported: {_ALIKE}; it has normalization "
+            f"{str(arguments.get('normalization'))[:40]} and swiglu {bool(arguments.get('swiglu'))}",
+            code="linear_attention_not_imported",
         )
+    return {}
+
+
+def _convolved_rows(model: DeltaFields) -> tuple[int, ...]:
+    return key_width(model), key_width(model), value_width(model)
+
+
+def _projected_rows(model: DeltaFields) -> tuple[int, ...]:
+    heads = model.linear_num_value_heads
+    return *_convolved_rows(model), value_width(model), heads, heads
+
+
+def _key_heads(model: DeltaFields) -> int:
+    return model.linear_num_key_heads
+
+
+def _network(model: DeltaFields) -> dict[str, Any]:
+    if not model.has_linear_attention:
+        return dict.fromkeys(GatedDeltaNetSpec.model_fields)
+    return {"linear_attention_freq": [int(has) for has in model.linear_attention_layers]}
 
 
 FLAGS = BlockFlags(
     translated=(FlagGroup(dict.fromkeys((VARIANT, FREQ, *_WIDTHS), 1), read, write, (LAYERS, *_WIDTHS.values())),),
-    not_imported={
-        "linear_attention_freq": "linear attention",
-        "experimental_attention_variant": "another attention",
-    },
-    require_exportable=require_exportable,
+    arguments=CheckpointArguments(
+        "experimental_attention_variant",
+        "has_linear_attention",
+        tuple(GatedDeltaNetSpec.model_fields),
+        _to_fields,
+        has_local_layers=False,
+        rows=(
+            StoredRows(
+                "self_attention.in_proj.weight",
+                ("query", "key", "value", "z", "beta", "alpha"),
+                _projected_rows,
+                _key_heads,
+            ),
+            StoredRows("self_attention.conv1d.weight", ("query", "key", "value"), _convolved_rows, _key_heads),
+        ),
+        zero_centred="self_attention.out_norm.weight",
+    ),
+    not_imported={"experimental_attention_variant": "another attention"},
+    imported={"experimental_attention_variant": (_DELTA,)},
+    network=_network,
 )

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 CHUNK = 64
 """Tokens between states that the delta rule writes down."""
+_NUMBER = 8
+"""Bytes of the number of a text."""
 _KEYS, _VALUES = 5, 11
 """Tensors as large as the queries and as the values of all value heads, in fp32, in the backward pass."""
 _CHUNKS = 10
@@ -25,8 +27,9 @@ _CHANGES, _STATES = 3, 2
 
 
 def saved(model: DeltaFields, shape: RankShape, kernels: CoreKernels) -> int:
-    """Between its matrices."""
-    return shape.tokens * shape.width * (projected_width(model) + value_width(model)) // shape.tp
+    """Between its matrices; and where texts are packed, which of them each token is of."""
+    between = shape.tokens * shape.width * (projected_width(model) + value_width(model)) // shape.tp
+    return between + (_NUMBER * shape.tokens if kernels.masked else 0)
 
 
 def backward(model: DeltaFields, shape: RankShape, kernels: CoreKernels) -> int:
@@ -37,6 +40,10 @@ def backward(model: DeltaFields, shape: RankShape, kernels: CoreKernels) -> int:
     key, value = model.linear_key_head_dim, model.linear_value_head_dim
     of_states = key * (_CHANGES * key + _STATES * value) // chunk
     of_a_head = _KEYS * key + _VALUES * value + _CHUNKS * chunk + of_states
-    convolved = 4 * shape.width * (convolved_width(model) // shape.tp)
+    accesses = 4
+    if kernels.masked:  # all that a token looks at is laid out for the convolution, and so is its gradient
+        accesses += 2 * model.linear_conv_kernel_dim
+        of_a_head += chunk
+    convolved = accesses * shape.width * (convolved_width(model) // shape.tp)
     gradient = shape.width * (projected_width(model) // shape.tp)
     return shape.stream + shape.tokens * (heads * of_a_head * FP32 + convolved + gradient)

@@ -82,7 +82,6 @@ def untried_with_linear_attention(job: Job[DeltaFields]) -> Iterator[Problem]:
         ),
         "model.lora": (model.has_adapters, "adapters need layers that are alike"),
         "model.vision": (model.has_vision, "images were not tried with it"),
-        "data.chat": (job.data.has_conversations, "its states would pass from one conversation to the next"),
         CP: (degrees.context_parallel_size > 1, "its states pass through the whole sequence on each rank"),
         "precision.fp8": (job.precision.fp8 is not None, "it was not tried with it"),
         "precision.fp4": (job.precision.fp4 is not None, "it was not tried with it"),
