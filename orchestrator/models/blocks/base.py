@@ -79,19 +79,6 @@ class Scores(NamedTuple):
         return self.heads * self.value_width
 
 
-class Scan(NamedTuple):
-    """Of a state that is passed from token to token: widths of what its kernels read and write, and its arithmetic."""
-
-    projected: int
-    """What the first matrix gives."""
-    convolved: int
-    """Of that, what passes a convolution."""
-    inner: int
-    """What it gives itself."""
-    flops: int
-    """For each token, forward."""
-
-
 class ForwardBackward(NamedTuple):
     """Something of the forward pass, and of the backward pass."""
 
@@ -104,6 +91,23 @@ class ForwardBackward(NamedTuple):
 
 
 NOTHING = ForwardBackward(0, 0)
+
+
+class Scan(NamedTuple):
+    """Of a state that is passed from token to token: widths of what its kernels read and write, and its arithmetic."""
+
+    projected: int
+    """What the first matrix gives."""
+    convolved: int
+    """Of that, what passes a convolution."""
+    inner: int
+    """What it gives itself."""
+    flops: int
+    """For each token, forward."""
+    chunked: ForwardBackward = NOTHING
+    """Numbers in fp32 that operations on chunks of tokens read and write for each token, where no kernel has the whole
+    scan.
+    """
 
 
 class RankShape(NamedTuple):

@@ -123,6 +123,8 @@ class Hybrid(_Constants):
     inner: ForwardBackward
     scan_rate: float
     scan_backward: float
+    chunked: float
+    convolved_by_torch: ForwardBackward
 
 
 class EncoderDecoder(_Constants):

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Final, NamedTuple
 
 from orchestrator.kernel_selection.chunked_loss import tokens_of_chunk
-from orchestrator.models.blocks.base import NOTHING, ForwardBackward, Matrix
+from orchestrator.models.blocks.base import FP32, NOTHING, ForwardBackward, Matrix
 from orchestrator.models.blocks.block import Block
 from orchestrator.models.layers import Layer, matrices_of
 from orchestrator.models.layers import layers as layers_of
@@ -138,18 +138,21 @@ def _replicated(setting: Setting, block: Block) -> Pass:
 
 
 def _scan(setting: Setting, block: Block) -> Pass:
-    """Convolution, scan and norm, where a block has a scan: the slower of moving and computing. The figures have not
-    been measured.
+    """Convolution, scan and norm, where a block has a scan: the slower of moving and computing, and what operations on
+    chunks move in its place.
     """
     fitted, own, scan = setting.device.fitted.hybrid, setting.tokens / setting.tp, block.scan(setting.model)
     if scan is None:
         return _NOTHING
-    each = NOTHING.plus(fitted.projected, scan.projected).plus(fitted.convolved, scan.convolved)
+    convolution = fitted.convolved if scan.chunked == NOTHING else fitted.convolved_by_torch
+    each = NOTHING.plus(fitted.projected, scan.projected).plus(convolution, scan.convolved)
     each = each.plus(fitted.inner, scan.inner)
     computed = scan.flops * own / (fitted.scan_rate * peak(setting.device, setting.dtype))
+    chunked = NOTHING.plus(scan.chunked, own * FP32 * fitted.chunked)
+    moved = [setting.streaming(found * own * setting.size) for found in each]
     return Pass(
-        {"memory_bound": max(setting.streaming(each.forward * own * setting.size), computed)},
-        {"memory_bound": max(setting.streaming(each.backward * own * setting.size), fitted.scan_backward * computed)},
+        {"memory_bound": max(moved[0], computed) + setting.streaming(chunked.forward)},
+        {"memory_bound": max(moved[1], fitted.scan_backward * computed) + setting.streaming(chunked.backward)},
     )
 
 

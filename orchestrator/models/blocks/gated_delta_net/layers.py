@@ -21,8 +21,7 @@ from torch.nn import functional
 from orchestrator.models.blocks.base import LayerSetup, LayerTools
 from orchestrator.models.blocks.gated_delta_net.delta_rule import Inputs, chunked_delta_rule
 from orchestrator.models.blocks.gated_delta_net.libraries import fla_trouble
-from orchestrator.models.blocks.gated_delta_net.memory import CHUNK
-from orchestrator.models.blocks.gated_delta_net.parameters import convolved_width, projected_width, value_width
+from orchestrator.models.blocks.gated_delta_net.parameters import CHUNK, convolved_width, projected_width, value_width
 
 if TYPE_CHECKING:
     from orchestrator.models.blocks.gated_delta_net.model_fields import DeltaFields

@@ -9,13 +9,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from orchestrator.models.blocks.base import FP32, CoreKernels, RankShape
-from orchestrator.models.blocks.gated_delta_net.parameters import convolved_width, projected_width, value_width
+from orchestrator.models.blocks.gated_delta_net.parameters import CHUNK, convolved_width, projected_width, value_width
 
 if TYPE_CHECKING:
     from orchestrator.models.blocks.gated_delta_net.model_fields import DeltaFields
 
-CHUNK = 64
-"""Tokens between states that the delta rule writes down."""
 _NUMBER = 8
 """Bytes of the number of a text."""
 _KEYS, _VALUES = 5, 11

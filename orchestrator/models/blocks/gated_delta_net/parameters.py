@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from orchestrator.models.blocks.base import Matrix, Scan
+from orchestrator.models.blocks.base import ForwardBackward, Matrix, Scan
 
 if TYPE_CHECKING:
     from orchestrator.models.blocks.gated_delta_net.model_fields import DeltaFields
@@ -13,6 +13,8 @@ FORMULA = (
     "a layer with linear attention has 6*(h*(2*u + 2*v + 2*n) + v*h) + 3*(8*v*d + 2*w*(2*u + v)) in place of "
     "attention's; u key width, v value width, n value heads, d width of a key, w tokens of the convolution"
 )
+CHUNK = 64
+"""Tokens between states that the delta rule writes down."""
 _STATE = 8
 """FLOPs of the delta rule for each element of a head's state, forward, as Megatron-LM counts them: what the state gives
 for the key, what is written to it, and what it gives for the query."""
@@ -59,4 +61,15 @@ def scan(model: DeltaFields) -> Scan:
     """Of what is projected, what is convolved, and its output."""
     states = value_width(model) * model.linear_key_head_dim
     convolution = 2 * model.linear_conv_kernel_dim * convolved_width(model)
-    return Scan(projected_width(model), convolved_width(model), value_width(model), _STATE * states + convolution)
+    widths = projected_width(model), convolved_width(model), value_width(model)
+    return Scan(*widths, _STATE * states + convolution, _chunked(model))
+
+
+def _chunked(model: DeltaFields) -> ForwardBackward:
+    """What torch's operations read and write for the delta rule (`delta_rule.py`), its products too. The backward pass
+    does the forward pass again. fla's kernels, which not every Triton compiles right, need less.
+    """
+    heads, key, value = model.linear_num_value_heads, model.linear_key_head_dim, model.linear_value_head_dim
+    forward = 25 * key + 20 * value + 22 * CHUNK + 4 * key * (key + 2 * value) // CHUNK
+    gradients = 73 * key + 31 * value + 51 * CHUNK + key * (9 * key + 16 * value) // CHUNK
+    return ForwardBackward(heads * forward, heads * (forward + gradients))

@@ -1,4 +1,4 @@
-"""What a gated delta net moves in memory, beside its matrices and its scan. Not measured on a GPU."""
+"""What a gated delta net moves in memory, beside its matrices and its scan."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ from orchestrator.models.blocks.gated_delta_net.parameters import convolved_widt
 if TYPE_CHECKING:
     from orchestrator.models.blocks.gated_delta_net.model_fields import DeltaFields
 
-_LAUNCHES = ForwardBackward(16, 48)
-"""Kernels that the host starts more than for an attention: of the convolution, the norms and the delta rule."""
+_LAUNCHES = ForwardBackward(110, 270)
+"""Kernels that the host starts more than for an attention: of the convolution, the norms and the delta rule, counted
+for 64 chunks.
+"""
 
 
 def moved(model: DeltaFields, work: CoreWork) -> ForwardBackward:
