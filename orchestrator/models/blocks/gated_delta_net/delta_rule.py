@@ -105,9 +105,9 @@ class _Chained(torch.autograd.Function):
         ctx: Any, change: torch.Tensor, added: torch.Tensor, state: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
         states = torch.cat((state[None], added))
-        flat = states.flatten(1, 2)
-        for number, each in enumerate(change.flatten(1, 2)):
-            flat[number + 1].baddbmm_(each, flat[number])
+        each = states.flatten(1, 2).unbind()
+        for of_chunk, before, after in zip(change.flatten(1, 2).unbind(), each, each[1:], strict=False):
+            after.baddbmm_(of_chunk, before)
         ctx.save_for_backward(change, states)
         return states[:-1], states[-1]
 
@@ -116,7 +116,7 @@ class _Chained(torch.autograd.Function):
     def backward(ctx: Any, of_states: torch.Tensor, of_last: torch.Tensor) -> tuple[torch.Tensor, ...]:
         change, states = ctx.saved_tensors
         gradients = torch.cat((of_states, of_last[None]))
-        flat, transposed = gradients.flatten(1, 2), change.flatten(1, 2).transpose(-1, -2)
+        transposed, each = change.flatten(1, 2).transpose(-1, -2).unbind(), gradients.flatten(1, 2).unbind()
         for number in reversed(range(len(transposed))):
-            flat[number].baddbmm_(transposed[number], flat[number + 1])
+            each[number].baddbmm_(transposed[number], each[number + 1])
         return gradients[1:] @ states[:-1].transpose(-1, -2), gradients[1:], gradients[0]
