@@ -140,9 +140,7 @@ def _words(written: str) -> set[str]:
     return set(re.findall(r"\w+", "\n".join([written, *fields])))
 
 
-def _keep_unwritten(
-    has: dict[str, Any], wants: dict[str, Any], words: set[str], place: tuple[str, ...] = ()
-) -> bool:
+def _keep_unwritten(has: dict[str, Any], wants: dict[str, Any], words: set[str], place: tuple[str, ...] = ()) -> bool:
     """Put into `wants` what `has` under keys that are not among the words; whether anything became another. Keys of a
     mapping that anybody names are no fields, which have defaults: it is one value.
     """
