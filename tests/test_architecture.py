@@ -270,7 +270,6 @@ OPENS_OTHERS = {
     "run_directory/exclusive_files.py": (1, "a file that it creates exclusively"),
     "run_directory/results/evaluation_request.py": (2, "files that a person has measured a checkpoint on"),
     "run_directory/rundir.py": (2, "a file that it writes and renames, and what is made durable"),
-    "runtime/records/sources.py": (1, "the data of a job"),
 }
 
 

@@ -173,6 +173,8 @@ def outcome_of(arguments: Sequence[str], folder: Path, *, most_lines: int = _MOS
         return Outcome(
             False, f"orchestrator {arguments[0]} has not ended within {_MOST_SECONDS:.0f} s: see the run's log"
         )
+    except OSError as error:  # the folder is gone, or another's
+        return Outcome(False, f"orchestrator {arguments[0]} cannot be started in {folder}: {error.strerror}")
     lines = done.stdout.strip().splitlines()[-most_lines:]
     return Outcome(
         done.returncode == 0, "\n".join(lines) or f"orchestrator {arguments[0]} ended with {done.returncode}"

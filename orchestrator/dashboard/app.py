@@ -66,7 +66,15 @@ def create_app(settings: Settings) -> FastAPI:
         later.cancel()
         index.stop()
 
-    app = FastAPI(title="orchestrator dashboard", docs_url=None, redoc_url=None, openapi_url=None, lifespan=lifespan)
+    # A redirect would name whatever a visitor calls the server.
+    app = FastAPI(
+        title="orchestrator dashboard",
+        docs_url=None,
+        redoc_url=None,
+        openapi_url=None,
+        redirect_slashes=False,
+        lifespan=lifespan,
+    )
     app.state.shared = Shared(settings, index, SeriesCache(index))
     for module in _PAGES:
         app.include_router(module.router)

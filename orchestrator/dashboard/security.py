@@ -105,6 +105,8 @@ async def checked_form(settings: Settings, request: Request) -> dict[str, str]:
         if len(body) > _MOST_FORM_BYTES:
             raise HTTPException(413, "the form is too long")
     fields = {key: values[-1] for key, values in parse_qs(bytes(body).decode(errors="replace")).items()}
+    if any("\0" in text for field in fields.items() for text in field):
+        raise HTTPException(400, "the form holds a NUL character, which no command takes")
     if not _same(fields.pop(FORM_MARK, ""), form_mark(settings)):
         raise HTTPException(403, "the form is not from this dashboard, or the dashboard was restarted: reload the page")
     return fields

@@ -65,7 +65,7 @@ def start_request(fields: Mapping[str, str], folder: Path, again: RunDir | None)
 
     Raises UserError for a file that is no spec of this folder, and for changes and places that no command would take.
     """
-    file = again.resolved().absolute() if again is not None else _file(fields.get("file", "").strip(), folder)
+    file = _spec_of(again) if again is not None else _file(fields.get("file", "").strip(), folder)
     changes = tuple(line.strip() for line in fields.get("changes", "").splitlines() if line.strip())
     if len(changes) > _MOST_CHANGES:
         raise UserError(
@@ -91,6 +91,17 @@ def start_request(fields: Mapping[str, str], folder: Path, again: RunDir | None)
         is_new=again is not None or "new" in fields,
         allows_warnings="allow_warnings" in fields,
     )
+
+
+def _spec_of(run: RunDir) -> Path:
+    """The spec of a run. What is wrong with a spec is told with its lines: those of a file that a link leads to, or
+    that it extends, are nobody's to see. Raises UserError.
+    """
+    path = run.resolved().absolute()
+    stored = run.read_object(path)
+    if not stored or "extends" in stored:
+        raise UserError(f"{path} is damaged: it holds no spec", code="damaged_stored_spec")
+    return path
 
 
 def _file(name: str, folder: Path) -> Path:

@@ -19,13 +19,17 @@ from orchestrator.run_directory.rundir import (
     cell_of,
 )
 from orchestrator.run_directory.runs_folder import RUN_ID
+from orchestrator.spec.documents.field_names import overridden
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import load_resolved
 from orchestrator.spec.schema.diff import Change, diff_jobs
+from orchestrator.spec.schema.shape import shape_at
 
 _LENGTHS = ("schedule.train_iters", "schedule.train_samples", "schedule.train_tokens")
 _OF_THE_START = ("runtime.seed", "model.init_method_std", "checkpoint.pretrained", "checkpoint.upcycle")
 """Safe for a run that continues, which they no longer affect; but who edits them usually wants another training."""
+_OVERRIDE = re.compile(r"^# --set (.*)$", re.MULTILINE)
+"""How the text of a spec tells what was set on the command line."""
 
 
 @dataclass(frozen=True)
@@ -118,7 +122,7 @@ def with_unwritten(old: JobSpec, new: JobSpec, before: str, now: str) -> JobSpec
     """
     if not before:
         return new
-    words = set(re.findall(r"\w+", f"{before}\n{now}"))
+    words = _words(f"{before}\n{now}")
     has, wants = old.model_dump(mode="json"), new.model_dump(mode="json")
     if has["model"]["preset"] != wants["model"]["preset"]:
         words |= set(has["model"])
@@ -130,13 +134,23 @@ def with_unwritten(old: JobSpec, new: JobSpec, before: str, now: str) -> JobSpec
         return new
 
 
-def _keep_unwritten(has: dict[str, Any], wants: dict[str, Any], words: set[str]) -> bool:
-    """Put into `wants` what `has` under keys that are not among the words; whether anything became another."""
+def _words(written: str) -> set[str]:
+    """The words of a spec, among them the keys that are written. `--set tp=2` writes one by its short name."""
+    fields = map(overridden, _OVERRIDE.findall(written))
+    return set(re.findall(r"\w+", "\n".join([written, *fields])))
+
+
+def _keep_unwritten(has: dict[str, Any], wants: dict[str, Any], words: set[str], place: tuple[str, ...] = ()) -> bool:
+    """Put into `wants` what `has` under keys that are not among the words; whether anything became another. Keys of a
+    mapping that anybody names are no fields, which have defaults: it is one value.
+    """
     changed = False
     for key, value in has.items():
-        wanted = wants.get(key)
-        if isinstance(value, dict) and isinstance(wanted, dict):
-            changed |= _keep_unwritten(value, wanted, words)
+        wanted, path = wants.get(key), (*place, key)
+        shape = shape_at(path)
+        is_section = shape is not None and shape.kind == "section"
+        if is_section and isinstance(value, dict) and isinstance(wanted, dict):
+            changed |= _keep_unwritten(value, wanted, words, path)
         elif value != wanted and key not in words:
             wants[key] = value
             changed = True

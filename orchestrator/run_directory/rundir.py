@@ -208,12 +208,11 @@ class RunDir:
 
     def resolved_generations(self) -> list[Path]:
         """The resolved specs, oldest first: one, and one more for each resume that changed it."""
-        found = []
-        for path in self.path.glob("resolved*.json"):
-            match = _GENERATION.fullmatch(path.name)
-            if match:
-                found.append((int(match.group(1) or 1), path))
-        return [path for _, path in sorted(found)]
+        return [path for _, path in self._generations()]
+
+    def _generations(self) -> list[tuple[int, Path]]:
+        found = ((_GENERATION.fullmatch(path.name), path) for path in self.path.glob("resolved*.json"))
+        return sorted((int(match.group(1) or 1), path) for match, path in found if match)
 
     def resolved(self) -> Path:
         """The newest resolved spec. Raises UserError when there is none."""
@@ -223,9 +222,9 @@ class RunDir:
         return generations[-1]
 
     def next_resolved(self) -> Path:
-        """Where the next resolved spec goes."""
-        count = len(self.resolved_generations())
-        return self.path / ("resolved.json" if count == 0 else f"resolved.{count + 1}.json")
+        """Where the next resolved spec goes: behind the newest, also where one before that is gone."""
+        generations = self._generations()
+        return self.path / (f"resolved.{generations[-1][0] + 1}.json" if generations else "resolved.json")
 
     def checkpoint_dirs(self) -> list[tuple[int, Path]]:
         """(iteration, folder) of everything named like a checkpoint, committed or not, oldest first."""

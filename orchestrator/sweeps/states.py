@@ -140,10 +140,10 @@ def cell_state(
     """
     if run in ("running", "stopping"):
         return "running"
+    if run == "queued" or _waits_here(launched, submission):
+        return "pending"  # also one that has completed, and was handed out again to train for longer
     if run == "completed":
         return "completed"
-    if run == "queued" or _waits_here(launched, submission):
-        return "pending"
     if in_search and run not in ("failed", "lost"):
         return "pending"
     if submission is not None and submission.cancelled and run != "failed":

@@ -18,7 +18,7 @@ from support.training import events, largest_difference, layout, logs, losses, m
 from orchestrator.run_directory.checkpoints.commit_markers import committed
 from orchestrator.run_directory.exits.causes import by_word_of_the_ranks
 from orchestrator.run_directory.rundir import RunDir
-from orchestrator.tracking.measurements.metrics import read_records
+from orchestrator.tracking.measurements.metrics import MetricLog, read_records
 
 pytestmark = [
     pytest.mark.distributed,
@@ -111,6 +111,7 @@ def test_stop_during_evaluation(at_start: bool, ranks: Ranks, tmp_path: Path) ->
     sections = {"parallelism": layout(tp=2), "schedule": {"train_iters": 6}}
     job = tiny_job("stopped", evaluation=endless, **sections)
     run = make_run(tmp_path, job)
+    before = time.time()
     started = ranks.start(run, job)
     if at_start:
         wait_until(lambda: events(run, "started"), f"the start:\n{logs(run)}")
@@ -125,13 +126,16 @@ def test_stop_during_evaluation(at_start: bool, ranks: Ranks, tmp_path: Path) ->
     assert values(run, "validation/loss") == {}
     assert [event["iteration"] for event in events(run, "evaluation_skipped")] == [iteration]
 
+    stale = [] if at_start else [(3, True)]
+    if stale:  # as of a course before this one, from which the run fell back
+        MetricLog(run, lambda: None).append(3, 6, 6, {"validation/loss": 99.0}, measured=before)
     short = tiny_job("stopped", evaluation={**endless, "eval_iters": 1}, **sections)
     ranks.must_train(make_run(tmp_path, short), short, launch_id="second")
     assert list(losses(run)) == list(range(1, 7))
     assert list(values(run, "validation/loss")) == ([0, 3, 6] if at_start else [3, 6])
     order = [(metric.iteration, "validation/loss" in metric.values) for metric in read_records(run.metrics_file)]
     first_steps = [(0, True), (1, False), (2, False), (3, False)] if at_start else [(1, False), (2, False), (3, False)]
-    assert order == [*first_steps, (3, True), (4, False), (5, False), (6, False), (6, True)]
+    assert order == [*first_steps, *stale, (3, True), (4, False), (5, False), (6, False), (6, True)]
     undisturbed = tiny_job("undisturbed", evaluation={**endless, "eval_iters": 1}, **sections)
     whole = ranks.must_train(make_run(tmp_path, undisturbed), undisturbed, inject=UNSAVED)
     assert values(run, "validation/loss") == values(whole, "validation/loss")

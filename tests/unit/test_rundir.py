@@ -41,6 +41,9 @@ def test_generations_are_numbered_not_sorted_by_name(run: RunDir) -> None:
         path.touch()
     (run.path / "resolved.old.json").touch()
     assert run.resolved().name == "resolved.11.json"
+    (run.path / "resolved.4.json").unlink()
+    run.next_resolved().touch()
+    assert run.resolved().name == "resolved.12.json", "where one is gone, the next is still the newest"
 
 
 def test_checkpoints_are_sorted_by_iteration(run: RunDir) -> None:

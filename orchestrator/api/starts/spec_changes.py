@@ -7,6 +7,7 @@ from os.path import abspath
 
 from orchestrator.api.starts.reporter import Reporter
 from orchestrator.api.starts.run_sentences import length_key
+from orchestrator.data.samples.moved_sources import at_new_places
 from orchestrator.data.samples.position import position_of, seen_again
 from orchestrator.errors import UserError
 from orchestrator.planning.blend import blend_report
@@ -17,6 +18,7 @@ from orchestrator.run_directory.checkpoints.newest import latest_valid
 from orchestrator.run_directory.rundir import RunDir
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.schema.diff import Change
+from orchestrator.tracking.measurements.inputs import read_inputs
 
 _ORDER = ("forbidden", "trajectory", "safe")
 _WORDS = {
@@ -96,8 +98,9 @@ def samples_again(run: RunDir, job: JobSpec) -> str | None:
         return None
     known = stored_progress(run, newest, run.events())
     consumed, schedule = known.progress.samples, BatchSchedule.of(job, known.progress)
-    position = position_of(job, known.position, consumed, schedule.drawn_samples)
-    if position is None or position == known.position:
+    before = at_new_places(known.position, job, read_inputs(run))
+    position = position_of(job, before, consumed, schedule.drawn_samples)
+    if position is None or position == before:
         return None
     held = {abspath(source.path): source.tokens_held for source in blend_report(job, schedule).train.sources}
     again = seen_again(position, schedule.train_samples, held)

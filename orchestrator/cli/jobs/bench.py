@@ -158,17 +158,19 @@ def _write_all(
     """The files that were asked for, as far as they could be written, and what hindered the others. `typed`: the
     command.
     """
-    written = []
-    try:
-        if trace is not None and run.bench_trace.exists():
-            _write(trace, run.bench_trace)
-            written.append(trace)
-        if output is not None:
-            _write(output, page(report, run.resolved().read_text(), typed))
-            written.append(output)
-    except UserError as refusal:
-        return written, refusal
-    return written, None
+    wanted: list[tuple[Path, Path | str]] = []
+    if trace is not None and run.bench_trace.exists():
+        wanted.append((trace, run.bench_trace))
+    if output is not None:
+        wanted.append((output, page(report, run.resolved().read_text(), typed)))
+    written, refusals = [], []
+    for path, content in wanted:
+        try:
+            _write(path, content)
+            written.append(path)
+        except UserError as refusal:
+            refusals.append(refusal)
+    return written, next(iter(refusals), None)
 
 
 def _write(path: Path, content: Path | str) -> None:

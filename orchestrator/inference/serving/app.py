@@ -217,7 +217,8 @@ def _json(content: bytearray) -> Any:
     if content.count(b",") > _MOST_VALUES:
         raise RequestError(400, f"the request holds more than {_MOST_VALUES} commas: send fewer values")
     try:
-        given = json.loads(content)
+        # Of bytes json.loads takes other encodings too, and halves of surrogate pairs as they are.
+        given = json.loads(content.decode("utf-8-sig"))
     except (ValueError, RecursionError) as error:
         raise RequestError(400, f"the request is not JSON: {error}") from error
     # Anywhere: what is wrong with a request is told in its own words, too.

@@ -7,7 +7,7 @@ import signal
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from orchestrator.files.stored_files import NotStoredError, size_of
+from orchestrator.files.stored_files import size_of
 from orchestrator.run_directory.exits.causes import (
     NO_FAILURES,
     Exit,
@@ -83,7 +83,7 @@ class LogMarks:
                 start = self.sizes.get(path, 0)
                 file.seek(max(start if start <= size else 0, size - _TAIL_BYTES))
                 return file.read(_TAIL_BYTES).decode(errors="replace")
-        except (FileNotFoundError, NotStoredError):
+        except OSError:  # it is missing, or no file of the run
             return ""
 
 

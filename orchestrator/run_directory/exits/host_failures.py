@@ -7,11 +7,9 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass
 
-from orchestrator.files.stored_files import NotStoredError
 from orchestrator.run_directory.rundir import RunDir, write_atomically
 
 _FILE = "hosts.json"
-_MOST_BYTES = 64 << 10
 _MOST_WORDS = 2000
 
 
@@ -33,12 +31,8 @@ def write_host_failure(run: RunDir, failure: HostFailure) -> None:
 
 def read_host_failure(run: RunDir, launch_id: str) -> HostFailure | None:
     """What was written of this launch."""
-    try:
-        with run.open(run.logs / _FILE) as file:
-            record = json.loads(file.read(_MOST_BYTES))
-    except (FileNotFoundError, NotStoredError, ValueError):
-        return None
-    if not isinstance(record, dict) or record.get("launch_id") != launch_id:
+    record = run.read_object(run.logs / _FILE)
+    if record.get("launch_id") != launch_id:
         return None
     hosts = record.get("hosts")
     named = tuple(str(host) for host in hosts) if isinstance(hosts, list) else ()

@@ -11,7 +11,8 @@ from typing import Any, cast
 import torch
 from torch.utils.data import Dataset
 
-from orchestrator.run_directory.events.types import EvaluationSkipped
+from orchestrator.run_directory.events.log import EventLog
+from orchestrator.run_directory.events.types import EvaluationSkipped, Started
 from orchestrator.runtime.batches import MicroBatchSampler
 from orchestrator.runtime.callbacks.base import Callback
 from orchestrator.runtime.callbacks.logging import loss_metrics
@@ -58,8 +59,18 @@ def _is_owed(session: Session) -> bool:
     iteration = session.state.iteration
     if iteration == 0 or session.finished or not _at_interval(session):
         return False
-    owed = session.processes.ranks.is_first and not is_measured(session.launch.run, "validation/loss", iteration)
+    run, owed = session.launch.run, False
+    if session.processes.ranks.is_first:
+        owed = not is_measured(run, "validation/loss", iteration, _trained_from(run.events(), iteration))
     return session.processes.control.any(owed)
+
+
+def _trained_from(events: EventLog, iteration: int) -> float:
+    """When the start began that trained the step of this number: a course that fell back behind it, and perhaps went on
+    with other rates or data, has measured other weights at it before.
+    """
+    before = [start for start in events.all(Started) if start.iteration is not None and start.iteration < iteration]
+    return before[-1].time or 0.0 if before else 0.0
 
 
 def _at_interval(session: Session) -> bool:

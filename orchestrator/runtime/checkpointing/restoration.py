@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from orchestrator.data.samples.moved_sources import at_new_places
 from orchestrator.data.samples.position import DataPosition
 from orchestrator.errors import CheckpointError, OrchestratorError, UserError
 from orchestrator.planning.training_schedule.progress import StoredProgress, stored_progress
@@ -22,6 +23,7 @@ from orchestrator.runtime.checkpointing.pretrained import Source, find_source, l
 from orchestrator.runtime.rank import Launch, Processes
 from orchestrator.runtime.state import TrainState
 from orchestrator.spec.job import JobSpec
+from orchestrator.tracking.measurements.inputs import read_inputs
 
 logger = logging.getLogger(__name__)
 
@@ -77,7 +79,7 @@ def restore(
     if commit is not None:
         checkpointer.damaged.discard(commit.iteration)  # put right since
         checkpointer.load(commit, state)
-        known = control.from_first(_stored(run, commit, events) if ranks.is_first else None)
+        known = control.from_first(_stored(run, job, commit, events) if ranks.is_first else None)
         if isinstance(known, OrchestratorError):
             raise known
         state.consumed_tokens, position = known.progress.tokens, known.position
@@ -87,9 +89,10 @@ def restore(
     return Restored(commit, position, pretrained, fresh)
 
 
-def _stored(run: RunDir, commit: Commit, events: EventLog) -> StoredProgress | OrchestratorError:
+def _stored(run: RunDir, job: JobSpec, commit: Commit, events: EventLog) -> StoredProgress | OrchestratorError:
     """A checkpoint's progress, or an error that every rank has to raise."""
     try:
-        return stored_progress(run, commit, events)
+        known = stored_progress(run, commit, events)
+        return replace(known, position=at_new_places(known.position, job, read_inputs(run)))
     except OrchestratorError as error:
         return error

@@ -5,12 +5,13 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from orchestrator.data.indexed_dataset.header import bin_path, idx_path, read_index
+from orchestrator.data.indexed_dataset.header import read_index
+from orchestrator.data.samples.moved_sources import files_digest, source_digest
 from orchestrator.errors import UserError, is_full_disk
 from orchestrator.files.folder_tree import folder_tree
 from orchestrator.planning.blend import split_shares
@@ -19,7 +20,6 @@ from orchestrator.run_directory.rundir import RunDir, write_atomically
 from orchestrator.spec.job import JobSpec
 from orchestrator.tracking.measurements.inputs import read_inputs
 
-_SAMPLE_BYTES = 1 << 16
 _DIGEST_DIGITS = 16
 
 logger = logging.getLogger(__name__)
@@ -80,7 +80,7 @@ def _indexed_record(part: str, prefix: Path, weight: float, share: float) -> dic
         "sequences": header.sequences,
         "bytes": header.bin_bytes,
         "dtype": header.dtype,
-        "digest": _digest([idx_path(prefix), bin_path(prefix)]),
+        "digest": source_digest(prefix),
     }
 
 
@@ -91,18 +91,5 @@ def _files_record(part: str, path: Path) -> dict[str, Any]:
         listed = "\n".join(f"{file.relative_to(path)} {file.stat().st_size}" for file in files)
         digest = hashlib.sha256(listed.encode()).hexdigest()[:_DIGEST_DIGITS]
     else:
-        digest = _digest(files)
+        digest = files_digest(files)
     return {"part": part, "path": str(path.absolute()), "bytes": size, "digest": digest}
-
-
-def _digest(files: Sequence[Path]) -> str:
-    """Of the sizes of some files and of how each begins and ends: the same for a copy, and cheap for any size."""
-    digest = hashlib.sha256()
-    for path in files:
-        size = path.stat().st_size
-        digest.update(str(size).encode())
-        with open(path, "rb") as file:
-            digest.update(file.read(_SAMPLE_BYTES))
-            file.seek(max(0, size - _SAMPLE_BYTES))
-            digest.update(file.read(_SAMPLE_BYTES))
-    return digest.hexdigest()[:_DIGEST_DIGITS]

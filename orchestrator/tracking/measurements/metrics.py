@@ -148,16 +148,17 @@ def read_series(run: RunDir, key: str) -> list[tuple[int, float]]:
     return [(metric.iteration, metric.values[key]) for metric in read_metrics(run) if key in metric.values]
 
 
-def is_measured(run: RunDir, key: str, iteration: int) -> bool:
-    """Whether a key was measured at an iteration. Only the lines that name the key are parsed."""
+def is_measured(run: RunDir, key: str, iteration: int, since: float = 0.0) -> bool:
+    """Whether a key was measured at an iteration, after a moment in seconds since the epoch. Only the lines that name
+    the key are parsed.
+    """
     name = json.dumps(key).encode()
     try:
         with run.open(run.metrics_file) as file:
             lines = (line for line, _ in lines_from(file, 0, os.fstat(file.fileno()).st_size))
             found = (_parse(line) for line in lines if name in line)
-            return any(
-                metric is not None and metric.iteration == iteration and key in metric.values for metric in found
-            )
+            at_that = (metric for metric in found if metric is not None and metric.iteration == iteration)
+            return any(key in metric.values and metric.time >= since for metric in at_that)
     except FileNotFoundError:
         return False
 

@@ -112,8 +112,10 @@ def test_a_step_by_part_though_the_file_of_the_trace_cannot_be_written(
 
     before(monkeypatch, "orchestrator.bench.measurement.launch", lambda *run, **how: (tmp_path / "traces").rmdir())
     monkeypatch.chdir(tmp_path)
-    assert main(["bench", tiny.name, "--steps", "3", "--warm-up", "1", "--trace", "traces/one.json"]) == 2
+    files = ("--trace", "traces/one.json", "-o", "page.md")
+    assert main(["bench", tiny.name, "--steps", "3", "--warm-up", "1", *files]) == 2
     said = capsys.readouterr()
     assert "step: " in said.out
     assert "matrix products" in said.out
     assert "traces/one.json cannot be written" in said.err
+    assert "step: " in (tmp_path / "page.md").read_text()

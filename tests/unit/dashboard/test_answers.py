@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -241,3 +243,45 @@ def test_a_slash_too_many_leads_to_no_other_server(tmp_path: Path, path: str) ->
     answer = asked_for(TestClient(create_app(Settings(tmp_path))), path, "")
     place = answer.headers.get("location", "/")
     assert urlsplit(urljoin("http://testserver/", place)).netloc == "testserver"
+
+
+def test_a_start_again_shows_no_file_but_the_spec_of_the_run(tmp_path: Path) -> None:
+    """What is wrong with a spec is told with its lines."""
+    settings = Settings(tmp_path / "runs", allows_actions=True)
+    visitor = TestClient(create_app(settings))
+    (tmp_path / "id_rsa").write_text(f"key:{SECRET}\n- : {{\n")
+    for name in ("linked", "extending", "waiting"):
+        run = create_run(tiny_job(name), "", settings.runs_dir, CodeState({}, b""))
+        place = run.path / "resolved.2.json"
+        match name:
+            case "linked":
+                place.symlink_to(tmp_path / "id_rsa")
+            case "extending":
+                place.write_text(json.dumps({"extends": str(tmp_path / "id_rsa")}))
+            case _:
+                os.mkfifo(place)
+        fields = {"mark": form_mark(settings), "run": f"{name}/{run.run_id}"}
+        for page in ("/start", "/start/now"):
+            answer = visitor.post(page, data=fields)
+            assert answer.status_code == 200
+            assert "resolved.2.json is damaged" in answer.text
+            assert "a secret" not in answer.text
+
+
+def test_no_form_fails_by_a_character_that_no_command_takes(tmp_path: Path) -> None:
+    settings = Settings(tmp_path, allows_actions=True)
+    visitor = TestClient(create_app(settings), raise_server_exceptions=False)
+    run = create_run(tiny_job("first"), "", tmp_path, CodeState({}, b""))
+    address, key = f"/runs/{run.name}/{run.run_id}", f"{run.name}/{run.run_id}"
+    forms = [(f"{address}/actions/{action}", {"typed": "a\0b"}) for action in ("note", "tag", "rename")]
+    forms += [(page, {"run": key, "changes": "lr=1\0"}) for page in ("/start", "/start/now")]
+    for page, fields in forms:
+        assert visitor.post(page, data={"mark": form_mark(settings), **fields}).status_code == 400, page
+
+
+def test_no_answer_leads_to_the_name_that_a_visitor_calls_the_server(tmp_path: Path) -> None:
+    """On an address that others reach too, that may be any name."""
+    visitor = TestClient(create_app(Settings(tmp_path)), follow_redirects=False)
+    for path in ("/compare/", "/sweeps/", "/health/", "/start/"):
+        answer = visitor.get(path, headers={"Host": "host.example"})
+        assert "host.example" not in answer.headers.get("location", "")

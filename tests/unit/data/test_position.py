@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from support.training import four_layer_job
 
+from orchestrator.data.samples.moved_sources import at_new_places, source_digest
 from orchestrator.data.samples.position import DataPosition, beginning, position_of, seen_again
 from orchestrator.spec.job import JobSpec
 
@@ -58,6 +59,30 @@ def test_a_source_named_twice_goes_on_in_each_of_its_places() -> None:
     assert later is not None
     assert [(source.path, source.drawn) for source in later.sources] == [("a", 50), ("a", 100), ("c", 0)]
     assert [(source.path, source.drawn) for source in later.others] == [("b", 50)]
+
+
+def test_a_source_that_was_moved_goes_on_behind_what_was_drawn(tmp_path: Path) -> None:
+    """And so do the places of one that is named twice; other data of the same size is another source."""
+    for name, content in (("moved", b"1"), ("other", b"2")):
+        for ending in (".idx", ".bin"):
+            (tmp_path / f"{name}{ending}").write_bytes(content)
+    moved, other = str(tmp_path / "moved"), str(tmp_path / "other")
+    first = beginning(job_of([1, "a", 1, "b", 2, "a"]), 400)
+    recorded = [
+        {"part": "training", "path": "a", "digest": source_digest(Path(moved))},
+        {"part": "validation", "path": "b", "digest": source_digest(Path(other))},
+    ]
+    job = job_of([1, moved, 1, "b", 2, moved])
+    later = position_of(job, at_new_places(first, job, recorded), 200, 400)
+    assert later is not None
+    assert [(source.path, source.first) for source in later.sources] == [
+        (path, source.first) for path, source in zip((moved, "b", moved), first.sources, strict=True)
+    ]
+    assert (later.since, later.others) == (0, ()), "the same blend goes on"
+    beside = job_of([1, "a", 1, "b", 2, moved])
+    assert at_new_places(first, beside, recorded) == first, "it is a copy, as the other one is still read"
+    changed = job_of([1, other, 1, "b", 2, "a"])
+    assert at_new_places(first, changed, recorded) == first
 
 
 SOURCE = {"path": "a", "copy": 0, "cut": "", "tokens": 8, "first": 10, "drawn": 0}

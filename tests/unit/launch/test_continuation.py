@@ -21,7 +21,8 @@ from orchestrator.run_directory.checkpoints.commit_markers import write_commit
 from orchestrator.run_directory.lease import Lease
 from orchestrator.run_directory.rundir import RunDir
 from orchestrator.spec.job import JobSpec
-from orchestrator.spec.loading import load_resolved
+from orchestrator.spec.loading import load_resolved, load_text
+from orchestrator.spec.schema.diff import diff_jobs
 
 MakeJob = Callable[..., JobSpec]
 Orchestrator = Callable[..., tuple[int, str, str]]
@@ -244,6 +245,27 @@ def test_what_nobody_wrote_is_no_change(make_job: MakeJob) -> None:
         tracking={"mlflow": False, "log_interval": 7}
     )
     assert with_unwritten(old, new, "", text_of(new)) == new, "it is not known what was written"
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "changed"),
+    [
+        ((), ("tp=2",), "parallelism.tensor_model_parallel_size"),
+        (("tp=2",), (), "parallelism.tensor_model_parallel_size"),
+        (("seq=16",), ("seq=8",), "model.seq_length"),
+        ((), ("gbs=4",), "batch.global_batch_size"),
+        (("tracking.plugins={mine: {a-b: 1}}",), ("tracking.plugins={mine: {a-b: 2}}",), "tracking.plugins"),
+    ],
+)
+def test_what_is_set_by_a_short_name_or_under_a_free_key_is_a_change(
+    make_job: MakeJob, before: tuple[str, ...], after: tuple[str, ...], changed: str
+) -> None:
+    """Neither the field's own name nor the key is a word of what was written."""
+    text = make_job().model_dump_json(exclude_unset=True, exclude={"parallelism": True, "model": {"seq_length"}})
+    text = text.replace('"model":{', '"model":{"preset":"gpt-tiny",')
+    old, new = (load_text(text, "job.yaml", overrides) for overrides in (before, after))
+    assert with_unwritten(old.job, new.job, old.text, new.text) == new.job
+    assert [change.path for change in diff_jobs(old.job, new.job)] == [changed]
 
 
 def test_another_preset_is_a_change_of_all_that_it_says(make_job: MakeJob) -> None:

@@ -13,13 +13,16 @@ from support.refusals import fail_at
 
 from orchestrator.errors import UserError
 from orchestrator.launch.runs import all_runs
+from orchestrator.process import Process
 from orchestrator.run_directory.checkpoints.commit_markers import write_commit
+from orchestrator.run_directory.events.ledger import CellsSubmitted
 from orchestrator.run_directory.lease import Lease
 from orchestrator.run_directory.rundir import RunDir
 from orchestrator.spec.loading import load_resolved
 from orchestrator.sweeps.ledger import SweepDir, sweep_dir
 from orchestrator.sweeps.loading import LoadedSweep
 from orchestrator.sweeps.plans import write_plan
+from orchestrator.sweeps.states import cell_statuses
 from orchestrator.sweeps.submission import CellStart
 from tests.unit.sweeps.conftest import JOB, Run
 
@@ -101,6 +104,17 @@ def test_a_cell_that_is_done_goes_on_where_its_length_grew(
     assert edit("schedule: {train_iters: 40}")[0] == 0
     assert [start.job.schedule.train_iters for start in started] == [40, 40]
     assert len(all_runs(sweep.runs_dir)) == 2
+
+
+def test_a_cell_that_is_done_and_goes_on_is_under_way_until_it_is_done_again(sweep: SweepDir) -> None:
+    """`sweep run` waits for it, `cancel` keeps it from starting, and nobody hands it out once more."""
+    planned = sweep.planned()
+    done, _ = planned.cells
+    driver = Process.current().to_record()
+    sweep.append(CellsSubmitted(how="local", cluster=None, max_parallel=1, jobs={done.id: "local"}, driver=driver))
+    assert [status.state for status in cell_statuses(sweep, planned)] == ["pending", "stopped"]
+    end(sweep.run(done), 40, "completed")
+    assert [status.state for status in cell_statuses(sweep, planned)] == ["completed", "stopped"]
 
 
 @pytest.mark.parametrize("options", [(), ("--dry-run",), ("--json",)])
