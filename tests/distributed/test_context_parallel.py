@@ -114,6 +114,21 @@ def test_layout(name: str, trained: Trained, references: dict[bool, RunDir]) -> 
     assert (trained[name].path / "overlaps-0").read_text() == "True True"
 
 
+def test_linear_attention_shares_out_its_heads(ranks: Ranks, tmp_path: Path) -> None:
+    """Ranks that share a sequence have all tokens of some key heads of a tensor-parallel rank."""
+    delta = {"linear_attention_freq": 2, "linear_num_key_heads": 4, "linear_num_value_heads": 8}
+    widths = {"linear_key_head_dim": 8, "linear_value_head_dim": 12, "add_bias_linear": False}
+    spread = layout(tp=2, sequence_parallel=True, context_parallel_size=2)
+    runs = []
+    for name, parallelism in (("alone", {}), ("spread", spread)):
+        made = job(name, parallelism, **delta, **widths).changed(optimizer={"adam_eps": 1e-6})
+        runs.append(ranks.must_train(make_run(tmp_path, made), made))
+    one, other = runs
+    for key, near in (("train/loss", 1e-6), ("validation/loss", 1e-6), ("train/grad_norm", 1e-5)):
+        assert largest_difference(values(one, key), values(other, key)) < near, key
+    assert weights_apart(one, other) == {}
+
+
 def stop_and_go_on(ranks: Ranks, run: RunDir, before: JobSpec, after: JobSpec, inject: Path) -> None:
     """Stop after a step or two, and resume at another layout."""
     run.stop_file.write_text("{}")

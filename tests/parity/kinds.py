@@ -101,7 +101,7 @@ KINDS = {
         f"{_STEPS} {_LLAMA} {_DELTA} {_EXPERTS} --moe-shared-expert-intermediate-size 48 --moe-shared-expert-gate"
     ),
     "gated-delta-net-parallel": Kind(
-        f"{_STEPS} {_LLAMA} {_DELTA} --tensor-model-parallel-size 2 --sequence-parallel", ranks=2
+        f"{_STEPS} {_LLAMA} {_DELTA} --tensor-model-parallel-size 2 --sequence-parallel --vocab-size 261", ranks=2
     ),
     "further-tokens": Kind(f"{_STEPS} {_LLAMA} --mtp-num-layers 1 --mtp-loss-scaling-factor 0.3"),
     "decoupled-lr": Kind(f"{_STEPS} {_LLAMA} --decoupled-lr 5e-4 --decoupled-min-lr 2e-4", forgets=True),

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
         FeedForwardMemory,
         KeepingLayers,
         LayersPart,
+        LinearAttentionTime,
         MemoryPart,
         MixerLayers,
         MovingPart,
@@ -135,7 +136,13 @@ class Block:
         return self._no_work()
 
     def exchanged(self, model: Any) -> int:
-        """Elements of each token that ranks which share a sequence bring each other."""
+        """Elements of each token that ranks which share a sequence bring each other, all to all of them."""
+        return 0
+
+    def redistributed(self, model: Any) -> int:
+        """Elements of each token that ranks which share a sequence send one another, each to one: to have all tokens of
+        fewer heads between the matrices.
+        """
         return 0
 
     def gathered(self, model: Any, tp: int) -> int:
@@ -307,6 +314,13 @@ class LinearAttentionBlock(TokenMixer):
 
     title = "linear attention"
     recomputes_itself = True
+
+    @cached_property
+    def time(self) -> LinearAttentionTime:
+        return cast("LinearAttentionTime", self.part("time"))
+
+    def redistributed(self, model: Any) -> int:
+        return self.time.redistributed(model)
 
     @cached_property
     def parameters(self) -> StateSpaceParameters:

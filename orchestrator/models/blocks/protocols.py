@@ -97,6 +97,12 @@ class AttentionTime(MovingPart, Protocol):
     def more_launches(self, model: Any) -> ForwardBackward: ...
 
 
+class LinearAttentionTime(AttentionTime, Protocol):
+    """The same of linear attention, whose heads are shared out by ranks that share a sequence."""
+
+    def redistributed(self, model: Any) -> int: ...
+
+
 class RoutedTime(Protocol):
     """`time.py` of experts: what brings tokens to them."""
 

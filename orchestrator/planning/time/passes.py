@@ -102,7 +102,7 @@ def _core(setting: Setting, block: Block) -> Pass:
 
 def _exchanged(setting: Setting, block: Block) -> Pass:
     """What ranks bring each other between the matrices of a block."""
-    exchange = add(_key_value_exchange(setting, block), _gathered(setting, block))
+    exchange = add(_context_exchange(setting, block), _gathered(setting, block))
     return Pass(exchange, exchange)
 
 
@@ -207,15 +207,15 @@ def linear_passes(setting: Setting, linears: Sequence[Linear], dtype: str) -> Pa
     return Pass({**found.forward, "memory_bound": casts.forward}, {**found.backward, "memory_bound": casts.backward})
 
 
-def _key_value_exchange(setting: Setting, block: Block) -> Parts:
-    """Context parallelism: every rank needs all keys and values, and their gradients come back the same way."""
-    exchanged = block.exchanged(setting.model)
-    if setting.cp == 1 or not exchanged:
+def _context_exchange(setting: Setting, block: Block) -> Parts:
+    """Context parallelism: every rank needs all keys and values, or all tokens of its heads; and their gradients come
+    back the same way. Of what goes to one rank each, as much passes through a rank as if its own were gathered.
+    """
+    elements = setting.cp * block.exchanged(setting.model) + block.redistributed(setting.model)
+    if setting.cp == 1 or not elements:
         return {}
     group = group_of(setting.job, setting.device, setting.cp, setting.tp)
-    return {
-        "context_parallel": group.gather_seconds(setting.cp * setting.tokens * exchanged / setting.tp * setting.size)
-    }
+    return {"context_parallel": group.gather_seconds(setting.tokens * elements / setting.tp * setting.size)}
 
 
 def _gathered(setting: Setting, block: Block) -> Parts:
@@ -250,7 +250,7 @@ def _modules_again(setting: Setting, layer: Pass, shares: Shares) -> float:
     model, modules = setting.model, setting.job.runtime.recomputed_modules
     seconds = 0.0
     if "core_attn" in modules:
-        seconds += layer.forward.get("attention", 0.0) + sum(_key_value_exchange(setting, model.attention).values())
+        seconds += layer.forward.get("attention", 0.0) + sum(_context_exchange(setting, model.attention).values())
     if "layernorm" in modules:
         norms = 2 * setting.kernels.norm.forward * setting.own_tokens * model.hidden_size
         seconds += setting.streaming(norms * setting.size)

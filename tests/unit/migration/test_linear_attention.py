@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from support.training import four_layer_job
+from support.training import four_layer_job, layout
 
 from orchestrator.migration.to_megatron import to_megatron
 
@@ -40,6 +40,14 @@ def test_megatron_s_own_layers_are_not_asked_for() -> None:
     assert "--experimental-attention-variant" in command.words
     assert "--transformer-impl" not in command.words
     assert "runtime.layers" in [each.path for each in command.otherwise]
+
+
+def test_megatron_shares_no_sequence_with_linear_attention() -> None:
+    delta = {"linear_attention_freq": 2, "normalization": "RMSNorm", "activation": "swiglu", "add_bias_linear": False}
+    for model, is_written in (({}, True), (delta, False)):
+        command = to_megatron(four_layer_job("job", model=model, parallelism=layout(context_parallel_size=2)))
+        assert ("--context-parallel-size" in command.words) is is_written
+        assert ("parallelism.context_parallel_size" in [each.path for each in command.unsaid]) is not is_written
 
 
 @pytest.mark.parametrize(("words", "notes"), [("--swiglu --normalization RMSNorm", 0), ("--swiglu", 1), ("", 1)])

@@ -35,7 +35,8 @@ class Linear(torch.nn.Linear):
 @pytest.fixture
 def layer() -> GatedDeltaNet:
     torch.manual_seed(1)
-    group = SimpleNamespace(tp=SimpleNamespace(size=lambda: 1))
+    one = SimpleNamespace(size=lambda: 1)
+    group = SimpleNamespace(tp=one, cp=one)
     made = GatedDeltaNet(CONFIG, Submodules(Linear, Linear), 1, group)
     with torch.no_grad():
         for parameter in made.parameters():

@@ -10,7 +10,7 @@ from functools import cache, partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
-from megatron.core.tensor_parallel import copy_to_tensor_model_parallel_region
+from megatron.core.tensor_parallel import all_to_all, copy_to_tensor_model_parallel_region
 from megatron.core.tensor_parallel.layers import set_tensor_model_parallel_attributes
 from megatron.core.transformer.module import MegatronModule
 from megatron.core.transformer.spec_utils import ModuleSpec, build_module
@@ -95,8 +95,7 @@ class Weight(torch.nn.Module):
         self, prefix: str = "", sharded_offsets: tuple[Any, ...] = (), metadata: Any = None, **unused: Any
     ) -> dict[str, Any]:
         """Its part of the weight, for a checkpoint."""
-        rows = {"weight": 0} if self.is_split else {}
-        state = self.state_dict(prefix="", keep_vars=True)
+        rows, state = ({"weight": 0} if self.is_split else {}), {"weight": self.weight}
         found: dict[str, Any] = make_sharded_tensors_for_checkpoint(state, prefix, rows, sharded_offsets)
         return found
 
@@ -113,10 +112,9 @@ class GatedDeltaNet(MegatronModule):
         self, config: Any, submodules: Submodules, layer_number: int, pg_collection: Any = None, **unused: Any
     ) -> None:
         super().__init__(config=config)
-        self.layer_number, self.group = layer_number, pg_collection.tp
+        self.layer_number, self.group, self.sequence_group = layer_number, pg_collection.tp, pg_collection.cp
         ranks = self.group.size()
         self.sizes = HeadSizes(
-            config.linear_num_key_heads // ranks,
             config.linear_num_value_heads // config.linear_num_key_heads,
             config.linear_key_head_dim,
             config.linear_value_head_dim,
@@ -162,16 +160,21 @@ class GatedDeltaNet(MegatronModule):
         scores of attentions, [b, 1, s, s], where several texts are packed into a sequence: states end with each.
         """
         projected, _ = self.in_proj(hidden_states)
-        norm = self.out_norm.weight
+        norm, sharing = self.out_norm.weight, self.sequence_group
         if self.group.size() > 1:  # each rank's heads give a part of its gradient
             norm = copy_to_tensor_model_parallel_region(norm, group=self.group)
-        weights = HeadWeights(self.conv1d.weight, self.A_log, self.dt_bias, norm)
+        of_heads = [self.conv1d.weight, self.A_log, self.dt_bias]
+        if sharing.size() > 1:  # all tokens of some of this rank's heads
+            projected = to_own_heads(projected, sharing)
+            of_heads = [each.chunk(sharing.size())[sharing.rank()] for each in of_heads]
+        weights = HeadWeights(*of_heads, norm)
         if self.cache is not None:
             out = self._cached(projected, weights)
         else:
             apply: Any = _Recomputed.apply
             segments = None if attention_mask is None else segments_of(attention_mask)
             out = apply(partial(self._mixed, segments), projected, *weights)
+        out = to_own_tokens(out, sharing) if sharing.size() > 1 else out
         found: tuple[torch.Tensor, torch.Tensor | None] = self.out_proj(out)
         return found
 
@@ -194,8 +197,7 @@ class GatedDeltaNet(MegatronModule):
         """
         sizes = self.sizes
         widths = [sizes.convolved, sizes.shared * sizes.value, sizes.shared, sizes.shared]
-        grouped = projected.view(*projected.shape[:2], sizes.key_heads, sum(widths))
-        channels, gate, beta, alpha = torch.split(grouped, widths, dim=-1)
+        channels, gate, beta, alpha = torch.split(projected.unflatten(-1, (-1, sum(widths))), widths, dim=-1)
         gate = gate.reshape(*projected.shape[:2], -1, sizes.value)
         beta, alpha = (each.flatten(2).transpose(0, 1) for each in (beta, alpha))
         return channels.flatten(2).permute(1, 2, 0), gate, beta, alpha
@@ -203,8 +205,7 @@ class GatedDeltaNet(MegatronModule):
     def _inputs(self, convolved: torch.Tensor, beta: torch.Tensor, alpha: torch.Tensor, weights: HeadWeights) -> Inputs:
         """From convolved [b, channels, s]. Value heads that share a key head follow each other."""
         sizes = self.sizes
-        grouped = convolved.transpose(1, 2)
-        grouped = grouped.view(*grouped.shape[:2], sizes.key_heads, sizes.convolved)
+        grouped = convolved.transpose(1, 2).unflatten(-1, (-1, sizes.convolved))
         query, key, value = torch.split(grouped, [sizes.key, sizes.key, sizes.shared * sizes.value], dim=-1)
         query, key = (_of_length_one(each.float()).repeat_interleave(sizes.shared, dim=2) for each in (query, key))
         value = value.reshape(*value.shape[:2], -1, sizes.value).float()
@@ -246,8 +247,7 @@ class GatedDeltaNet(MegatronModule):
         self, prefix: str = "", sharded_offsets: tuple[Any, ...] = (), metadata: Any = None, **unused: Any
     ) -> dict[str, Any]:
         """This rank's parts of the weights, for a checkpoint."""
-        own: dict[str, Any] = {}
-        self._save_to_state_dict(own, "", keep_vars=True)
+        own = {"A_log": self.A_log, "dt_bias": self.dt_bias}
         rows = dict.fromkeys(own, 0)
         found: dict[str, Any] = make_sharded_tensors_for_checkpoint(own, prefix, rows, sharded_offsets)
         for name, module in self.named_children():
@@ -256,18 +256,17 @@ class GatedDeltaNet(MegatronModule):
 
 
 class HeadSizes(NamedTuple):
-    """Of a rank."""
+    """Of each key head."""
 
-    key_heads: int
     shared: int
-    """Value heads of each."""
+    """Value heads that it serves."""
     key: int
     """Width of a key, and of a query."""
     value: int
 
     @property
     def convolved(self) -> int:
-        """Channels of a key head that are convolved."""
+        """Channels that are convolved."""
         return 2 * self.key + self.shared * self.value
 
 
@@ -308,6 +307,25 @@ def _short_products(activations: torch.Tensor) -> Iterator[None]:
 def _convolved(padded: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     """Each channel of [b, channels, s + n - 1] with its own n weights: [b, channels, s]."""
     return functional.silu(functional.conv1d(padded, weight, groups=padded.size(1)))
+
+
+def to_own_heads(shared: torch.Tensor, group: torch.distributed.ProcessGroup) -> torch.Tensor:
+    """[s, b, w / CP] from [s / CP, b, w]: all tokens of this rank's share of the heads, in the order of the sequence,
+    from its own tokens of all heads (the all-to-all of megatron-core's MambaContextParallel). A rank's tokens are a
+    chunk from the first half of the sequence, and its counterpart from the second (`runtime/processes`).
+    """
+    size = group.size()
+    received: torch.Tensor = all_to_all(group, shared.unflatten(-1, (size, -1)).movedim(2, 0).flatten(0, 1))
+    first, second = received.unflatten(0, (size, 2, -1)).unbind(dim=1)
+    return torch.cat((first, second.flip(0))).flatten(0, 1)
+
+
+def to_own_tokens(shared: torch.Tensor, group: torch.distributed.ProcessGroup) -> torch.Tensor:
+    """The way back: [s / CP, b, w] from [s, b, w / CP]."""
+    size = group.size()
+    first, second = shared.unflatten(0, (2, size, -1)).unbind(dim=0)
+    received: torch.Tensor = all_to_all(group, torch.stack((first, second.flip(0)), dim=1).flatten(0, 2))
+    return received.unflatten(0, (size, -1)).movedim(0, 2).flatten(2)
 
 
 def segments_of(mask: torch.Tensor) -> torch.Tensor:

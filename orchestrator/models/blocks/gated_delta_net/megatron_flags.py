@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from orchestrator.errors import UserError
 from orchestrator.fields.flag_values import FREQUENCY
+from orchestrator.fields.paths import CP
 from orchestrator.models.blocks.flags import (
     BlockFlags,
     CheckpointArguments,
@@ -80,6 +81,9 @@ def write(writer: FlagWriter) -> None:
         value = writer.value(path)
         if value != writer.default(path):
             writer.add("MODEL", flag, value)
+    if writer.job.parallelism.context_parallel_size > 1:
+        writer.take_back("context-parallel-size")
+        writer.unsaid_value(CP, "Megatron-LM has no context parallelism with linear attention")
     for path, value in (("model.normalization", "RMSNorm"), ("model.activation", "swiglu")):
         if writer.value(path) != value:
             writer.unsaid_value(path, _ALIKE)

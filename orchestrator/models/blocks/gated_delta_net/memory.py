@@ -34,7 +34,7 @@ def backward(model: DeltaFields, shape: RankShape, kernels: CoreKernels) -> int:
     """The most that its backward pass takes beyond what is saved: all that is between its matrices, and its gradient.
     Counted, not measured on a GPU, whose kernels need less.
     """
-    heads, chunk = model.linear_num_value_heads // shape.tp, min(CHUNK, shape.positions)
+    heads, chunk = model.linear_num_value_heads // shape.tp, min(CHUNK, shape.positions * shape.cp)
     key, value = model.linear_key_head_dim, model.linear_value_head_dim
     of_states = key * (_CHANGES * key + _STATES * value) // chunk
     of_a_head = _KEYS * key + _VALUES * value + _CHUNKS * chunk + of_states
@@ -44,4 +44,6 @@ def backward(model: DeltaFields, shape: RankShape, kernels: CoreKernels) -> int:
         of_a_head += chunk
     convolved = accesses * shape.width * (convolved_width(model) // shape.tp)
     gradient = shape.width * (projected_width(model) // shape.tp)
+    if shape.cp > 1:  # it is sent to the ranks that have its tokens
+        gradient *= 2
     return shape.stream + shape.tokens * (heads * of_a_head * FP32 + convolved + gradient)

@@ -57,9 +57,20 @@ def key_heads_by_tensor_parallel(job: Job[DeltaFields]) -> Iterator[Problem]:
         yield from by_tensor_parallel(job, "linear_num_key_heads", job.model.linear_num_key_heads, KEYS)
 
 
+def key_heads_by_context_parallel(job: Job[DeltaFields]) -> Iterator[Problem]:
+    """Ranks that share a sequence take whole key heads of a tensor-parallel rank's."""
+    model, degrees = job.model, job.parallelism
+    tp, cp = degrees.tensor_model_parallel_size, degrees.context_parallel_size
+    heads = model.linear_num_key_heads
+    if not model.has_linear_attention or cp == 1 or heads % tp or heads // tp % cp == 0:
+        return
+    message = f"linear_num_key_heads / (TP · CP) must be whole: {quotient(heads, tp * cp)}"
+    yield Refusal(message, (CP, KEYS), offers=(divisors_of(heads // tp, CP, cp), multiples_of(tp * cp, KEYS, heads)))
+
+
 def untried_with_linear_attention(job: Job[DeltaFields]) -> Iterator[Problem]:
     """States pass from token to token, from layer to layer of grouped-query attention in a plain decoder."""
-    model, degrees = job.model, job.parallelism
+    model = job.model
     if not model.has_linear_attention:
         return
     others = {
@@ -82,7 +93,6 @@ def untried_with_linear_attention(job: Job[DeltaFields]) -> Iterator[Problem]:
         ),
         "model.lora": (model.has_adapters, "adapters need layers that are alike"),
         "model.vision": (model.has_vision, "images were not tried with it"),
-        CP: (degrees.context_parallel_size > 1, "its states pass through the whole sequence on each rank"),
         "precision.fp8": (job.precision.fp8 is not None, "it was not tried with it"),
         "precision.fp4": (job.precision.fp4 is not None, "it was not tried with it"),
         "runtime.cpu_offloading_num_layers": (
@@ -97,7 +107,7 @@ def untried_with_linear_attention(job: Job[DeltaFields]) -> Iterator[Problem]:
 
 TENSOR_PARALLEL: tuple[Rule, ...] = (key_heads_by_tensor_parallel,)
 RULES: RulesByTopic = {
-    "ranks": TENSOR_PARALLEL,
+    "ranks": (*TENSOR_PARALLEL, key_heads_by_context_parallel),
     "sizes": (heads_of_linear_attention,),
     "variants": (linear_attention_is_there, layers_with_linear_attention, untried_with_linear_attention),
 }

@@ -23,8 +23,15 @@ def moved(model: DeltaFields, work: CoreWork) -> ForwardBackward:
 
 
 def exchanged(model: DeltaFields) -> int:
-    """Ranks share no sequence."""
+    """No rank needs what another has of its heads."""
     return 0
+
+
+def redistributed(model: DeltaFields) -> int:
+    """Ranks that share a sequence share out its heads between the matrices: what the first one gives goes to the rank
+    that has its head, and comes back as the input of the second one.
+    """
+    return projected_width(model) + value_width(model)
 
 
 def gathered(model: DeltaFields, tp: int) -> int:

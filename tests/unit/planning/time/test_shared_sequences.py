@@ -92,6 +92,26 @@ def test_keys_and_values_are_sent_again_for_it(make_job: Any) -> None:
     assert later["recompute"] == pytest.approx(later["context_parallel"] / 2)  # which is of both passes
 
 
+def test_linear_attention_sends_each_element_to_one_rank(make_job: Any) -> None:
+    """What is projected to the rank that has its head, and what its heads give back; attention gathers keys and values.
+    A slower link says how many bytes there are.
+    """
+    delta = {"linear_attention_freq": 4, "linear_num_key_heads": 4, "linear_num_value_heads": 8}
+    widths = {"linear_key_head_dim": 32, "linear_value_head_dim": 64, "add_bias_linear": False}
+    slow = replace(device(), link_bandwidth=device().link_bandwidth / 10)
+
+    def sent(model: dict[str, Any], cp: int) -> float:
+        found = job(make_job, "torch", cp, {**LONG, "add_bias_linear": False, **model})
+        fast, slowly = (estimate_time(found, 51200, "torch", on).parts["context_parallel"] for on in (device(), slow))
+        return float(slowly - fast)
+
+    keys, values, gathered = 4 * 32, 8 * 64, 2 * 2048
+    linear = 2 * keys + 2 * values + 2 * 8 + values
+    for cp in (2, 4):
+        expected = (3 * linear + cp * gathered) / (4 * cp * gathered)
+        assert sent({**delta, **widths}, cp) / sent({}, cp) == pytest.approx(expected, rel=1e-3)
+
+
 def test_nothing_is_attended_in_pieces_on_the_roofline(make_job: Any) -> None:
     alone, shared = (roofline(job(make_job, "torch", cp, LONG), 51200, device())["attention"] for cp in (1, 2))
     assert 2 * shared == pytest.approx(alone, rel=0.01)
