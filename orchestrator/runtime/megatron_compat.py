@@ -56,6 +56,8 @@ with warnings.catch_warnings():
     from megatron.core.models.bert import bert_lm_head
     from megatron.core.optimizer import clip_grads, distrib_optimizer, optimizer
 
+    from orchestrator.runtime.optimizers.sharded_weights import ShardedWeightsOptimizer
+
 VERSION: tuple[int, ...] = tuple(int(part) for part in megatron.core.__version__.split(".")[:2])
 
 
@@ -139,6 +141,12 @@ def _use_our_optimizers() -> None:
 def use_adam(adam: type[GroupStepAdam]) -> None:
     """What megatron-core makes from now on where it is asked for Adam."""
     vars(megatron_optimizer)["Adam"] = adam
+
+
+def use_distributed_optimizer(shards_weights: bool) -> None:
+    """What megatron-core makes from now on where it is asked for its distributed optimizer."""
+    made = ShardedWeightsOptimizer if shards_weights else distrib_optimizer.DistributedOptimizer
+    vars(megatron_optimizer)["DistributedOptimizer"] = made
 
 
 def _recompute_without_transformer_engine() -> None:

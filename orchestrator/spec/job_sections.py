@@ -118,6 +118,11 @@ class JobSections(Section):
         return self.data_parallel_size * self.parallelism.context_parallel_size
 
     @property
+    def is_fully_sharded(self) -> bool:
+        """Whether the ranks that compute with the same weights share them out."""
+        return self.parallelism.fsdp is not None and self.weight_replicas > 1
+
+    @property
     def expert_replicas(self) -> int:
         """Ranks that hold the same experts: DP · CP · TP / (ETP · EP)."""
         degrees = self.parallelism

@@ -107,6 +107,20 @@ class Space:
         plain = layout._replace(sequence_parallel=False)
         return plain if self.problem(plain) is None else None
 
+    def fully_sharded(self, layout: Layout) -> Layout | None:
+        """The same with weights and gradients shared out too; None where there are no replicas, or no rule or wish
+        allows it.
+        """
+        if layout.fsdp or "fsdp" in self.kept or self.job.world_size == layout.tp * layout.pp:
+            return None
+        sharded = layout._replace(fsdp="full")
+        return sharded if self.problem(sharded) is None else None
+
+    def forms(self, degrees: Layout) -> list[Layout]:
+        """The same, and without sequence parallelism, and fully sharded, where that is legal."""
+        others = (self.without_sequence_parallel(degrees), self.fully_sharded(degrees))
+        return [degrees, *(each for each in others if each is not None)]
+
     @cached_property
     def may_join_loss(self) -> bool:
         """Whether no rule refuses it by itself, as for an encoder, and it is not to stay as it is."""
