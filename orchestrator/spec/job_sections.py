@@ -119,8 +119,16 @@ class JobSections(Section):
 
     @property
     def is_fully_sharded(self) -> bool:
-        """Whether the ranks that compute with the same weights share them out."""
+        """Whether ranks that compute with the same weights share them out."""
         return self.parallelism.fsdp is not None and self.weight_replicas > 1
+
+    @property
+    def sharded_copies(self) -> int:
+        """Groups of ranks that each share out all weights of a stage, or the optimizer's state alone: one, but for
+        hybrid sharding.
+        """
+        fsdp = self.parallelism.fsdp
+        return 1 if fsdp is None or fsdp == "full" else max(self.weight_replicas // fsdp, 1)
 
     @property
     def expert_replicas(self) -> int:

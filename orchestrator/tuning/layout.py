@@ -67,8 +67,8 @@ class Layout(NamedTuple):
     tp_comm_overlap: bool | None = None
     joins_loss: bool = False
     """Whether the output layer and the loss are one, so that there are never all logits."""
-    fsdp: Literal["full"] | None = None
-    """Whether replicas share out weights and gradients too."""
+    fsdp: Literal["full"] | int | None = None
+    """Whether replicas share out weights and gradients too, or groups of so many."""
 
     @property
     def model_parallel_size(self) -> int:

@@ -183,9 +183,10 @@ class _Search:
         """Those with weights and gradients shared out too, where these degrees need recomputation or do not fit: else
         gathering weights costs time and saves none.
         """
-        sharded = self.space.fully_sharded(degrees)
         plain = degrees._replace(micro_batch_size=self.space.micro_batches(degrees)[0])
-        if sharded is not None and not self._fits(self._memory(plain), self.part):
+        if self._fits(self._memory(plain), self.part):
+            return
+        for sharded in self.space.fully_sharded(degrees):
             self.look_at(sharded)
 
     def look_without_sequence_parallel(self, looked_at: Iterable[Layout]) -> None:

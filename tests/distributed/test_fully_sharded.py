@@ -43,8 +43,17 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, dict[str, Any]]]] = {
     "evaluated": (layout(dp=2), {"evaluation": {"eval_interval": 2, "eval_iters": 1}}),
     "tensor parallel": (layout(tp=2, dp=2, sequence_parallel=True), {"model": GATED}),
     "parts of sequences": (layout(dp=2, context_parallel_size=2), {"model": GATED}),
+    "groups of replicas": (layout(dp=4), {"model": GATED, "precision": {"dtype": "bf16"}}),
+    "parts of sequences in groups": (
+        layout(dp=2, context_parallel_size=2),
+        {"optimizer": {"name": "muon", "lr": 3e-3}},
+    ),
     "spread experts": (layout(dp=4, expert_model_parallel_size=2), {"model": EXPERTS}),
 }
+
+
+GROUPS = {"groups of replicas": 2, "parts of sequences in groups": 2}
+"""Of how many ranks a group is that shares out all weights; of all that have the same, unless it is listed."""
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +64,7 @@ def trained(
     jobs = {}
     for name in selected(request, "name"):
         parallelism, sections = CASES[name]
-        for how, more in (("whole", {}), ("full", FULL)):
+        for how, more in (("whole", {}), ("full", {"fsdp": GROUPS.get(name, "full")})):
             jobs[name, how] = tiny_job(
                 how,
                 **{
@@ -100,7 +109,7 @@ def job_at(parallelism: dict[str, Any], legs: int, **sections: dict[str, Any]) -
 def test_checkpoints_are_those_of_any_layout(dtype: str, ranks: Ranks, tmp_path: Path) -> None:
     """A run goes on sharded and whole, with other numbers of replicas, as one that is never interrupted."""
     two = layout(dp=2)
-    four, split = layout(dp=4, **FULL), layout(tp=2, dp=2, sequence_parallel=True, **FULL)
+    four, split = layout(dp=4, fsdp=2), layout(tp=2, dp=2, sequence_parallel=True, **FULL)
     layouts = [{**two, **FULL}, layout(), four, split, two]
     precision = {"precision": {"dtype": dtype}}
     whole = ranks.undisturbed(job_at(two, len(layouts), **precision), tmp_path / "whole")

@@ -47,6 +47,8 @@ def write_fully_sharded(writer: FlagWriter) -> None:
     else:
         writer.add("MODEL_PARALLEL", MEGATRON_FSDP)
         writer.add("MODEL_PARALLEL", STRATEGY, _WHOLE)
+        if writer.job.sharded_copies > 1:
+            writer.add("MODEL_PARALLEL", "num-distributed-optimizer-instances", writer.job.sharded_copies)
         writer.add("CHECKPOINT", "ckpt-format", "fsdp_dtensor")
         writer.take_back("dist-ckpt-optim-fully-reshardable")  # it is of the other format
 

@@ -36,9 +36,13 @@ def _wait(setting: Setting, parameters: int, experts: int, chunks: Sequence[Pass
     of_experts = group_of(job, setting.device, job.expert_replicas, spread)
     if job.is_fully_sharded:
         of_layers = sum(in_stages(job, partial(layer_parameters, job.model, degrees_of(degrees))))
+        ranks = job.weight_replicas // job.sharded_copies
+        group = group_of(job, setting.device, ranks, setting.tp)
+        copies = group_of(job, setting.device, job.sharded_copies, setting.tp * ranks)
         shared_out = [(group, of_layers - experts), *([(of_experts, experts)] if experts else [])]
         [passes] = chunks
-        return sharded_weights_seconds(setting, shared_out, parameters - of_layers, passes)
+        summed = copies.reduce_seconds(parameters / ranks * setting.gradient_size)
+        return sharded_weights_seconds(setting, shared_out, parameters - of_layers, passes) + summed
     reduction = gathering = 0.0
     for over, count in ((group, parameters - experts), (of_experts, experts)):
         if not count:

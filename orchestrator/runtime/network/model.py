@@ -240,6 +240,7 @@ def _wrap_fully_sharded(job: JobSpec, config: TransformerConfig, chunks: list[An
     settings = DistributedDataParallelConfig(
         grad_reduce_in_fp32=job.precision.grad_reduce_in_fp32,
         use_distributed_optimizer=True,
+        num_distributed_optimizer_instances=job.sharded_copies,
         overlap_grad_reduce=False,
         overlap_param_gather=False,
         check_for_nan_in_grad=False,

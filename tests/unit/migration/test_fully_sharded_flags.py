@@ -58,3 +58,10 @@ def test_what_megatron_does_not_have(changed: dict[str, dict[str, Any]], flags: 
     command = to_megatron(job)
     assert "--use-megatron-fsdp" not in command.words
     assert [each.path for each in command.unsaid if each.path == "parallelism.fsdp"] == ["parallelism.fsdp"]
+
+
+def test_groups_of_replicas_are_instances_of_the_optimizer(flags: Flags) -> None:
+    job = flags(*f"{MEGATRON} optim_grads_params".split()).job
+    sections = {"launch": {"gpus_per_node": 8}, "parallelism": {"fsdp": 4}, "batch": {"global_batch_size": 16}}
+    words = to_megatron(job.changed(**sections)).words
+    assert words[words.index("--num-distributed-optimizer-instances") + 1] == "2"

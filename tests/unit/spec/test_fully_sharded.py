@@ -49,6 +49,27 @@ def test_replicas_share_out_the_weights(small: Any, overrides: tuple[str, ...]) 
     assert small.job(*PLAIN, *overrides).is_fully_sharded
 
 
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        (f"{FSDP}=1",),
+        (f"{FSDP}=3",),
+        (f"{FSDP}=8",),
+        (f"{FSDP}=2", "model={num_experts: 2, add_bias_linear: false}"),
+    ],
+    ids=" ".join,
+)
+def test_groups_are_equal_and_share_something_out(small: Any, overrides: tuple[str, ...]) -> None:
+    problems = small.problems("launch.gpus_per_node=4", *overrides)
+    assert [problem.code for problem in problems if problem.paths[0] == FSDP] == ["sharding_groups"]
+
+
+def test_groups_of_replicas_share_out_a_copy_each(small: Any) -> None:
+    four = "launch.gpus_per_node=4"
+    sizes = {"null": 1, "full": 1, "4": 1, "2": 2}
+    assert {size: small.job(four, f"{FSDP}={size}").sharded_copies for size in sizes} == sizes
+
+
 def test_one_replica_has_them_all(small: Any) -> None:
     assert not small.job(*PLAIN, "launch.gpus_per_node=1").is_fully_sharded
     assert not small.job("launch.gpus_per_node=2").is_fully_sharded

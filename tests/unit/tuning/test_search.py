@@ -353,5 +353,7 @@ def test_weights_are_shared_out_where_they_do_not_fit_whole(space: Spaces) -> No
     assert (best.layout.tp, best.layout.pp, best.layout.fsdp) == (1, 1, "full")
     assert {each.layout.pp for each in others if each.layout.fsdp} <= {1}
     assert not any(each.layout.fsdp and each.layout.tp > 2 for each in others)
+    two_machines = search(space(gpus=8, nodes=2, kept=frozenset(whole)), law).fitting
+    assert {each.layout.fsdp for each in two_machines if each.layout.tp == each.layout.pp == 1} == {"full", 4}
     kept = search(space(gpus=4, kept=frozenset({*whole, "fsdp"})), law).fitting
     assert not any(each.layout.fsdp for each in kept)

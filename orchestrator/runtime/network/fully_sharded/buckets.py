@@ -30,6 +30,8 @@ class WeightShard:
     start: int
     weight: torch.Tensor
     gradient: torch.Tensor
+    copy: int
+    """Which of several equal ones; the first is saved."""
 
 
 class ShardedBucket:
@@ -39,7 +41,14 @@ class ShardedBucket:
     """
 
     def __init__(
-        self, parameters: Sequence[Any], number: int, offset: int, group: dist.ProcessGroup, scaling: float, grads: Any
+        self,
+        parameters: Sequence[Any],
+        number: int,
+        offset: int,
+        group: dist.ProcessGroup,
+        scaling: float,
+        grads: Any,
+        copy: int,
     ) -> None:
         self.params_list, self.params = list(parameters), set(parameters)
         self.offset, self.bucket_id, self.gradient_scaling_factor = offset, number, scaling
@@ -61,7 +70,7 @@ class ShardedBucket:
         """`[n]`, whole, and of each parameter its own."""
         self.held_gradients = torch.zeros(self._length, dtype=grads, device=first.device)
         """Those that this rank keeps, summed over micro-batches, `[n / ranks]`."""
-        self._share_out()
+        self._share_out(copy)
         self.use_whole_gradients()
 
     def _weights(self, numel: int, first: Any) -> tuple[torch.Tensor, torch.Tensor]:
@@ -81,13 +90,13 @@ class ShardedBucket:
         free(whole)
         return whole, views
 
-    def _share_out(self) -> None:
+    def _share_out(self, copy: int) -> None:
         """Give each parameter what this rank keeps of it."""
         first, length = self._first_held, self._length
         for parameter, (begin, end) in self.places.items():
             low = min(max(begin, first), end)
             held = slice(max(low - first, 0), max(min(end - first, length), 0))
-            parameter.shard = WeightShard(low - begin, self.held_weights[held], self.held_gradients[held])
+            parameter.shard = WeightShard(low - begin, self.held_weights[held], self.held_gradients[held], copy)
 
     @property
     def _first_held(self) -> int:
@@ -128,8 +137,9 @@ class ShardedBucket:
 class ShardedBuffer:
     """The buckets of one group, as megatron-core's distributed optimizer reads them."""
 
-    def __init__(self, settings: Any, group: dist.ProcessGroup, scaling: float) -> None:
-        self.ddp_config, self.data_parallel_group = settings, group
+    def __init__(self, settings: Any, group: dist.ProcessGroup, scaling: float, copy: int) -> None:
+        """`copy`: which of several groups that each share out all weights this is."""
+        self.ddp_config, self.data_parallel_group, self._copy = settings, group, copy
         self.data_parallel_world_size, self._scaling = group.size(), scaling
         self.params: list[Any] = []
         self.buckets: list[ShardedBucket] = []
@@ -141,7 +151,13 @@ class ShardedBuffer:
         self.param_dtype = parameters[0].dtype
         self.grad_dtype = torch.float32 if self.ddp_config.grad_reduce_in_fp32 else self.param_dtype
         bucket = ShardedBucket(
-            parameters, len(self.buckets), self.numel, self.data_parallel_group, self._scaling, self.grad_dtype
+            parameters,
+            len(self.buckets),
+            self.numel,
+            self.data_parallel_group,
+            self._scaling,
+            self.grad_dtype,
+            self._copy,
         )
         for parameter, (begin, end) in bucket.places.items():
             self.param_index_map[parameter] = self.numel + begin, self.numel + end, bucket.bucket_id

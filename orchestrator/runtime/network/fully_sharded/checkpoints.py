@@ -17,7 +17,7 @@ def as_kept(state: dict[str, Any]) -> dict[str, Any]:
         if shard is None:
             kept[name] = entry
         elif shard.weight.numel():
-            kept[name] = dict(enumerate(sharded_weight(entry, shard.start, shard.weight, 0)))
+            kept[name] = dict(enumerate(sharded_weight(entry, shard.start, shard.weight, shard.copy)))
     return kept
 
 

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from megatron.core import parallel_state
 from megatron.core.distributed import DistributedDataParallelConfig
 from megatron.core.distributed.data_parallel_base import _BaseDataParallel
@@ -46,9 +47,15 @@ class FullyShardedDataParallel(_BaseDataParallel):
         self._prefetches, self._overlaps = prefetches, overlaps
         replicas = parallel_state.get_data_parallel_world_size(with_context_parallel=True)
         scaling = 1.0 if config.calculate_per_token_loss else 1.0 / replicas
-        dense = parallel_state.get_data_parallel_group(with_context_parallel=True)
-        self._dense = ShardedBuffer(settings, dense, scaling)
-        self._experts = ShardedBuffer(settings, parallel_state.get_expert_data_parallel_group(), scaling)
+        dense = parallel_state.get_data_parallel_group(with_context_parallel=True, partial_data_parallel=True)
+        of_experts = parallel_state.get_expert_data_parallel_group(partial_expert_data_parallel=True)
+        self._other_copies: dist.ProcessGroup | None = None
+        """The ranks that keep the same elements, where several groups share out all weights."""
+        if settings.num_distributed_optimizer_instances > 1:
+            self._other_copies = parallel_state.get_inter_distributed_optimizer_instance_group()
+        copy = 0 if self._other_copies is None else self._other_copies.rank()
+        self._dense = ShardedBuffer(settings, dense, scaling, copy)
+        self._experts = ShardedBuffer(settings, of_experts, scaling, copy)
         entries = [each for each in module.sharded_state_dict().values() if hasattr(each, "data")]
         self._fill = lambda weights: fill(each for each in entries if each.data in weights)
         layers = list(_layers_of(module))
@@ -149,6 +156,8 @@ class FullyShardedDataParallel(_BaseDataParallel):
         self._root.release()
         for buffer in (self._dense, self._experts):
             for bucket in buffer.buckets:
+                if self._other_copies is not None:
+                    dist.all_reduce(bucket.held_gradients, group=self._other_copies)
                 bucket.use_held_gradients()
 
     def zero_grad_buffer(self) -> None:

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 
 from orchestrator.errors import Problem
 from orchestrator.fields.paths import PP
+from orchestrator.fields.refusals import Refusal, divisors_of
 from orchestrator.spec.job_sections import JobSections
-from orchestrator.spec.rules.base import Rule
+from orchestrator.spec.rules.base import Rule, replicas
 
 FSDP = "parallelism.fsdp"
 
@@ -35,6 +36,21 @@ def obstacles(job: JobSections) -> Iterator[tuple[str, str]]:
         yield "checkpoint.upcycle", "experts begin with whole weights of a dense model"
 
 
+def sharding_groups(job: JobSections) -> Iterator[Problem]:
+    """Hybrid sharding has groups of equal size, of more than one rank."""
+    size = job.parallelism.fsdp
+    if size is None or size == "full":
+        return
+    ranks = replicas(job) * job.parallelism.context_parallel_size
+    if size == 1 or ranks % size:
+        message = f"groups that share out a copy of the weights divide DP · CP: {ranks} / {size} is not whole"
+        if size == 1:
+            message = "a group of one rank shares nothing out"
+        yield Refusal(message, (FSDP,), "write full, or leave it out", offers=(divisors_of(ranks, FSDP, size),))
+    elif job.model.has_experts and size < ranks:
+        yield Problem("hybrid sharding was not tried with experts", (FSDP, "model.num_experts"), "write full")
+
+
 def fully_sharded(job: JobSections) -> Iterator[Problem]:
     """What is asked for is had, or refused."""
     if job.parallelism.fsdp is not None:
@@ -42,4 +58,4 @@ def fully_sharded(job: JobSections) -> Iterator[Problem]:
             yield Problem(f"FSDP is not possible: {reason}", (FSDP, field), "leave it out")
 
 
-RULES: tuple[Rule, ...] = (fully_sharded,)
+RULES: tuple[Rule, ...] = (sharding_groups, fully_sharded)

@@ -266,6 +266,7 @@ STEPS: dict[str, dict[str, Any]] = {
         "model": {**SMALL_VOCABULARY, "num_layers": 12, "seq_length": 16, "hidden_size": 256},
         "parallelism": {**SHARDED, "data_parallel_size": 64},
     },
+    "sharded in groups": {"parallelism": {**SHARDED, "fsdp": 2}},
     "sharded, fp32": {"parallelism": SHARDED, "precision": {"dtype": "fp32"}},
     "sharded, not overlapped": {
         "model": {**SMALL_VOCABULARY, "num_layers": 6, "seq_length": 16},
