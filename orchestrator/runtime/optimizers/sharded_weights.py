@@ -18,7 +18,8 @@ class ShardedWeightsOptimizer(DistributedOptimizer):
         cls, gbuf_ranges: Any, param_gbuf_map: Any, opt_group_ranges: Any, config: Any
     ) -> tuple[list[list[Any]], ...]:
         """As megatron-core's, over what this rank keeps, which lies elsewhere than the whole weights."""
-        weights, wide_weights, shards, wide_shards, copies = ([[] for _ in opt_group_ranges] for _ in range(5))
+        made: tuple[list[list[Any]], ...] = tuple([[] for _ in opt_group_ranges] for _ in range(5))
+        weights, wide_weights, shards, wide_shards, copies = made
         for index, group in enumerate(opt_group_ranges):
             for weight in group["params"]:
                 shard = _like(weight.shard.weight, weight)
@@ -32,7 +33,7 @@ class ShardedWeightsOptimizer(DistributedOptimizer):
                     shards[index].append(shard)
                     copies[index].append(copy)
             group["orig_group"]["params"] = [*wide_shards[index], *copies[index]]
-        return weights, wide_weights, shards, wide_shards, copies
+        return made
 
     def _pairs(self) -> Iterator[tuple[Any, torch.Tensor]]:
         """Each weight with what is updated for it."""

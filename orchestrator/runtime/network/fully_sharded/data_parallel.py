@@ -36,7 +36,7 @@ class FullyShardedDataParallel(_BaseDataParallel):
         self,
         config: TransformerConfig,
         settings: DistributedDataParallelConfig,
-        module: nn.Module,
+        module: Any,
         fill: Callable[[Iterable[Any]], None],
         *,
         prefetches: bool,
@@ -57,7 +57,7 @@ class FullyShardedDataParallel(_BaseDataParallel):
         self._dense = ShardedBuffer(settings, dense, scaling, copy)
         self._experts = ShardedBuffer(settings, of_experts, scaling, copy)
         entries = [each for each in module.sharded_state_dict().values() if hasattr(each, "data")]
-        self._fill = lambda weights: fill(each for each in entries if each.data in weights)
+        self._fill: Callable[[set[Any]], None] = lambda weights: fill(each for each in entries if each.data in weights)
         layers = list(_layers_of(module))
         in_layers = {parameter for layer in layers for parameter in layer.parameters()}
         self._root = self._unit_of([each for each in module.parameters() if each not in in_layers])
@@ -189,7 +189,7 @@ def _layers_of(module: nn.Module) -> Iterator[nn.Module]:
             yield from _layers_of(child)
 
 
-def _graded(output: Any) -> Iterator[torch.Tensor]:
+def _graded(output: Any) -> Iterator[Any]:
     """The tensors in what a layer returns that a backward pass goes through."""
     if isinstance(output, torch.Tensor):
         if output.requires_grad:
