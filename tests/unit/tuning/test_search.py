@@ -318,7 +318,7 @@ def test_layouts_of_a_70b_model_on_1024_gpus(space: Spaces) -> None:
     found = search(big, Counted(H100, "transformer_engine", 131072))
     assert found.fitting
     assert asked["memory"] < 7_000
-    assert asked["time"] < 2_000
+    assert asked["time"] < 2_200
     assert found.fitting[0].time.mfu == pytest.approx(0.46, abs=0.1)
 
 
