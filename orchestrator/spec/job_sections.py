@@ -125,10 +125,12 @@ class JobSections(Section):
     @property
     def sharded_copies(self) -> int:
         """Groups of ranks that each share out all weights of a stage, or the optimizer's state alone: one, but for
-        hybrid sharding.
+        hybrid sharding. A start on fewer nodes may have replicas that are no whole number of groups: then groups are
+        larger.
         """
-        fsdp = self.parallelism.fsdp
-        return 1 if fsdp is None or fsdp == "full" else max(self.weight_replicas // fsdp, 1)
+        fsdp, ranks = self.parallelism.fsdp, self.weight_replicas
+        most = 1 if fsdp is None or fsdp == "full" else max(ranks // fsdp, 1)
+        return next(count for count in range(most, 0, -1) if ranks % count == 0)
 
     @property
     def expert_replicas(self) -> int:

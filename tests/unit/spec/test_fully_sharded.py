@@ -68,6 +68,8 @@ def test_groups_of_replicas_share_out_a_copy_each(small: Any) -> None:
     four = "launch.gpus_per_node=4"
     sizes = {"null": 1, "full": 1, "4": 1, "2": 2}
     assert {size: small.job(four, f"{FSDP}={size}").sharded_copies for size in sizes} == sizes
+    halved = small.job("launch.gpus_per_node=8", f"{FSDP}=4", "batch.global_batch_size=16")
+    assert halved.changed(launch={"gpus_per_node": 9}).sharded_copies == 1, "9 ranks are not two groups"
 
 
 def test_one_replica_has_them_all(small: Any) -> None:
