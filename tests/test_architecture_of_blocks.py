@@ -30,6 +30,7 @@ READS_FIELDS_OF_BLOCKS = {
     "runtime/steps/gpt.py": _SETTING,
     "spec/pretrained.py": "weights that may be new",
     "spec/rules/kernels/quantization.py": "the sides of quantized matrices",
+    "spec/rules/parallelism/fully_sharded.py": "the field that a problem points at",
     "spec/rules/parallelism/stages.py": "the field that a problem points at",
 }
 

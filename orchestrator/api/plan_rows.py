@@ -168,11 +168,17 @@ def layout_line(plan: Plan) -> str:
         f"{layout.virtual_pipeline_model_parallel_size} chunks per stage" if degrees.num_model_chunks > 1 else "",
         f"EP {layout.expert_model_parallel_size}" if layout.expert_model_parallel_size > 1 else "",
         "sequence parallel" if degrees.uses_sequence_parallel else "",
-        "distributed optimizer" if degrees.use_distributed_optimizer and plan.job.weight_replicas > 1 else "",
+        _sharding(plan.job),
     ]
     processes = f"{layout.world_size} process{'es' if layout.world_size > 1 else ''}"
     nodes = f"{layout.nodes} node{'s' if layout.nodes > 1 else ''}"
     return ", ".join([f"{processes} on {nodes} = {product}", *filter(None, extras)])
+
+
+def _sharding(job: JobSpec) -> str:
+    if job.is_fully_sharded:
+        return "FSDP"
+    return "distributed optimizer" if job.parallelism.use_distributed_optimizer and job.weight_replicas > 1 else ""
 
 
 def cluster_line(job: JobSpec, cluster: ClusterSpec) -> str:

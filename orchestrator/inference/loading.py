@@ -78,7 +78,7 @@ def without_training(job: JobSpec, num_speculative_tokens: int = 0) -> JobSpec:
     """
     parallelism: dict[str, Any] = {
         **{"data_parallel_size": 1, "context_parallel_size": 1, "expert_model_parallel_size": 1},
-        **{"sequence_parallel": False, "virtual_pipeline_model_parallel_size": None},
+        **{"sequence_parallel": False, "virtual_pipeline_model_parallel_size": None, "fsdp": None},
     }
     if job.parallelism.pipeline_model_parallel_layout is not None:  # of virtual stages, which there are none of now
         letters = evenly(job.model.num_layers, job.parallelism.pipeline_model_parallel_size)

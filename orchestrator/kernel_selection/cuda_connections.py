@@ -17,6 +17,11 @@ def device_connections(job: JobSections) -> int:
     return chosen_connections(offloads, degrees.tensor_model_parallel_size, degrees.context_parallel_size)
 
 
+def megatron_connections(job: JobSections) -> int:
+    """The same for Megatron-LM's programs, which refuse one with their FSDP."""
+    return _BY_CUDA if job.is_fully_sharded else device_connections(job)
+
+
 def chosen_connections(offloads: bool, tp: int, cp: int) -> int:
     """One: work then begins in the order in which the host gave it, so that a collective comes before the products that
     are to hide it. In that one queue, though, a copy from the host's memory holds up what is computed behind it: a job

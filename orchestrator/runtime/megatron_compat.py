@@ -18,7 +18,7 @@ from typing import Any
 
 import megatron.core
 import torch
-from megatron.core import dist_checkpointing, utils
+from megatron.core import dist_checkpointing, parallel_state, utils
 from megatron.core.dist_checkpointing.dict_utils import nested_values
 from megatron.core.dist_checkpointing.mapping import apply_factories, is_main_replica
 from megatron.core.dist_checkpointing.strategies import filesystem_async
@@ -56,6 +56,8 @@ with warnings.catch_warnings():
     from megatron.core.models.bert import bert_lm_head
     from megatron.core.optimizer import clip_grads, distrib_optimizer, optimizer
 
+    from orchestrator.runtime.optimizers.sharded_weights import ShardedWeightsOptimizer
+
 VERSION: tuple[int, ...] = tuple(int(part) for part in megatron.core.__version__.split(".")[:2])
 
 
@@ -75,6 +77,7 @@ def apply(device: Device) -> None:
     else:
         add_rows_to_their_buffer()
         drop_in_one_kernel()
+    _group_without_einops()
     _route_without_transformer_engine()
     split_as_transformer_engine()
     _use_our_optimizers()
@@ -86,6 +89,17 @@ def apply(device: Device) -> None:
     _auxiliary_losses().clear()
     vars(bert_lm_head)["LNImpl"] = Norm  # megatron-core's without apex refuses sequence parallelism
     logging.getLogger("megatron").setLevel(logging.ERROR)
+
+
+def _group_without_einops() -> None:
+    """Groups inside groups of replicas are counted out with einops, for a single pattern: (l s u) -> (l u) s."""
+    names = vars(parallel_state)
+    if not names["HAVE_EINOPS"]:
+        names["HAVE_EINOPS"], names["einops"] = True, types.SimpleNamespace(rearrange=_rows_of_groups)
+
+
+def _rows_of_groups(ranks: Any, pattern: str, *, u: int, s: int, l: int) -> Any:  # noqa: E741 - einops's names
+    return ranks.reshape(l, s, u).transpose(0, 2, 1).reshape(l * u, s)
 
 
 def _route_without_transformer_engine() -> None:
@@ -139,6 +153,12 @@ def _use_our_optimizers() -> None:
 def use_adam(adam: type[GroupStepAdam]) -> None:
     """What megatron-core makes from now on where it is asked for Adam."""
     vars(megatron_optimizer)["Adam"] = adam
+
+
+def use_distributed_optimizer(shards_weights: bool) -> None:
+    """What megatron-core makes from now on where it is asked for its distributed optimizer."""
+    made = ShardedWeightsOptimizer if shards_weights else distrib_optimizer.DistributedOptimizer
+    vars(megatron_optimizer)["DistributedOptimizer"] = made
 
 
 def _recompute_without_transformer_engine() -> None:

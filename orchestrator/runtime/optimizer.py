@@ -36,6 +36,7 @@ def build_optimizer(job: JobSpec, chunks: list[Any]) -> Any:
     """megatron-core's optimizer over our Adam, Muon or SGD, for chunks wrapped in data parallelism."""
     precision, optimizer, parallelism = job.precision, job.optimizer, job.parallelism
     megatron_compat.use_adam(_adam_of(optimizer))
+    megatron_compat.use_distributed_optimizer(job.is_fully_sharded)
     config = OptimizerConfig(
         optimizer="adam" if optimizer.kind.has_second_moment else "sgd",
         lr=optimizer.lr,

@@ -118,6 +118,21 @@ class JobSections(Section):
         return self.data_parallel_size * self.parallelism.context_parallel_size
 
     @property
+    def is_fully_sharded(self) -> bool:
+        """Whether ranks that compute with the same weights share them out."""
+        return self.parallelism.fsdp is not None and self.weight_replicas > 1
+
+    @property
+    def sharded_copies(self) -> int:
+        """Groups of ranks that each share out all weights of a stage, or the optimizer's state alone: one, but for
+        hybrid sharding. A start on fewer nodes may have replicas that are no whole number of groups: then groups are
+        larger.
+        """
+        fsdp, ranks = self.parallelism.fsdp, self.weight_replicas
+        most = 1 if fsdp is None or fsdp == "full" else max(ranks // fsdp, 1)
+        return next(count for count in range(most, 0, -1) if ranks % count == 0)
+
+    @property
     def expert_replicas(self) -> int:
         """Ranks that hold the same experts: DP · CP · TP / (ETP · EP)."""
         degrees = self.parallelism

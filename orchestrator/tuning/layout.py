@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from orchestrator.errors import UserError
 from orchestrator.spec.job import JobSpec
@@ -67,6 +67,8 @@ class Layout(NamedTuple):
     tp_comm_overlap: bool | None = None
     joins_loss: bool = False
     """Whether the output layer and the loss are one, so that there are never all logits."""
+    fsdp: Literal["full"] | int | None = None
+    """Whether replicas share out weights and gradients too, or groups of so many."""
 
     @property
     def model_parallel_size(self) -> int:
@@ -87,6 +89,7 @@ KEYS: Mapping[str, str] = {
     "parallelism.pipeline_model_parallel_layout": "split",
     "parallelism.sequence_parallel": "sequence_parallel",
     "parallelism.use_distributed_optimizer": "use_distributed_optimizer",
+    "parallelism.fsdp": "fsdp",
     "parallelism.overlap_grad_reduce": "overlap_grad_reduce",
     "parallelism.overlap_param_gather": "overlap_param_gather",
     "parallelism.tp_comm_overlap": "tp_comm_overlap",
@@ -133,6 +136,7 @@ def layout_of(job: JobSpec) -> Layout:
         ),
         tp_comm_overlap=degrees.tp_comm_overlap,
         joins_loss=runtime.fused_linear_cross_entropy,
+        fsdp=degrees.fsdp,
     )
 
 
@@ -154,6 +158,7 @@ def settings_of(layout: Layout) -> dict[str, dict[str, Any]]:
             "expert_model_parallel_size": layout.ep,
             "data_parallel_size": None,
             "use_distributed_optimizer": layout.use_distributed_optimizer,
+            "fsdp": layout.fsdp,
             "overlap_grad_reduce": layout.overlap_grad_reduce,
             "overlap_param_gather": layout.overlap_param_gather,
             "tp_comm_overlap": layout.tp_comm_overlap,

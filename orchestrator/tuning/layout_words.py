@@ -17,6 +17,7 @@ def out_of_the_ordinary(layout: Layout) -> str:
     """What is out of the ordinary."""
     words = [
         _split(layout.split),
+        "FSDP" if layout.fsdp == "full" else f"FSDP over {layout.fsdp}" if layout.fsdp else "",
         "joined loss" if layout.joins_loss else "",
         "no SP" if layout.tp > 1 and not layout.sequence_parallel else "",
         "optimizer not sharded" if not layout.use_distributed_optimizer else "",

@@ -98,6 +98,7 @@ def search(space: Space, estimates: Estimates, part: float = TIGHT) -> SearchRes
         hunt.lose(NOT_LEGAL, layout, problem.message)
     for degrees in inside:
         hunt.look_at(degrees)
+        hunt.look_at_fully_sharded(degrees)
     # Links between machines are an order of magnitude slower than those inside, and every layer waits for them.
     inside_is_enough = bool(hunt.found)
     for degrees in across:
@@ -105,6 +106,7 @@ def search(space: Space, estimates: Estimates, part: float = TIGHT) -> SearchRes
             hunt.lose(ACROSS, degrees, f"TP {degrees.tp} on machines of {space.job.processes_per_node}")
         else:
             hunt.look_at(degrees)
+            hunt.look_at_fully_sharded(degrees)
     hunt.look_without_sequence_parallel([*inside, *across])
     hunt.look_without_waiting()
     own, own_problem = hunt.look_at_own()
@@ -123,8 +125,8 @@ def search(space: Space, estimates: Estimates, part: float = TIGHT) -> SearchRes
 def can_fit(space: Space, estimates: Estimates) -> bool:
     """Whether any layout with tensor parallelism inside machines fits, without asking for times."""
     hunt = _Search(space, estimates, TIGHT)
-    forms = (form for degrees in space.degrees()[0] for form in (degrees, space.without_sequence_parallel(degrees)))
-    return any(hunt.fits(hunt.leanest(form)) for form in forms if form is not None)
+    forms = (form for degrees in space.degrees()[0] for form in space.forms(degrees))
+    return any(hunt.fits(hunt.leanest(form)) for form in forms)
 
 
 @dataclass(frozen=True)
@@ -176,6 +178,16 @@ class _Search:
                     self.lose(NOT_LEGAL, layout, problem.message)
                 elif not self._fill(layout):
                     break  # a larger micro-batch never needs less
+
+    def look_at_fully_sharded(self, degrees: Layout) -> None:
+        """Those with weights and gradients shared out too, where these degrees need recomputation or do not fit: else
+        gathering weights costs time and saves none.
+        """
+        plain = degrees._replace(micro_batch_size=self.space.micro_batches(degrees)[0])
+        if self._fits(self._memory(plain), self.part):
+            return
+        for sharded in self.space.fully_sharded(degrees):
+            self.look_at(sharded)
 
     def look_without_sequence_parallel(self, looked_at: Iterable[Layout]) -> None:
         """Look at the fastest of those degrees without it: the host starts fewer collectives, and it may take other

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
+from typing import Literal
 
 from orchestrator.errors import Problem
 from orchestrator.fields.refusals import divisors
@@ -106,6 +107,22 @@ class Space:
             return None
         plain = layout._replace(sequence_parallel=False)
         return plain if self.problem(plain) is None else None
+
+    def fully_sharded(self, layout: Layout) -> list[Layout]:
+        """The same with weights and gradients shared out too, by all replicas and by those of a machine; none where
+        there are no replicas, or no rule or wish allows it.
+        """
+        replicas = self.job.world_size // (layout.tp * layout.pp)
+        if layout.fsdp or "fsdp" in self.kept or replicas == 1:
+            return []
+        together = self.job.processes_per_node * self.linked_machines // layout.tp
+        sizes: list[Literal["full"] | int] = ["full", *([together] if 1 < together < replicas else [])]
+        return [each for size in sizes if self.problem(each := layout._replace(fsdp=size)) is None]
+
+    def forms(self, degrees: Layout) -> list[Layout]:
+        """The same, and without sequence parallelism, and fully sharded, where that is legal."""
+        plain = self.without_sequence_parallel(degrees)
+        return [degrees, *([] if plain is None else [plain]), *self.fully_sharded(degrees)]
 
     @cached_property
     def may_join_loss(self) -> bool:

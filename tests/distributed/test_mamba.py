@@ -44,6 +44,7 @@ LAYOUTS: dict[str, dict[str, Any]] = {
     "tp2-sp": layout(tp=2, sequence_parallel=True),
     "tp2-pp2": layout(tp=2, pp=2),
     "pp2-interleaved": layout(pp=2, vp=2),
+    "dp2-fsdp": layout(dp=2, fsdp="full"),
     "pp2-uneven": layout(pp=2, num_layers_in_first_pipeline_stage=3),
 }
 

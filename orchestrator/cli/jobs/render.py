@@ -20,7 +20,7 @@ from orchestrator.executors.kubernetes.manifest import (
 )
 from orchestrator.fields.base import Section
 from orchestrator.fields.formatting import as_yaml, shorten
-from orchestrator.kernel_selection.cuda_connections import CONNECTIONS, device_connections
+from orchestrator.kernel_selection.cuda_connections import CONNECTIONS, megatron_connections
 from orchestrator.launch.continuation import find_continuation
 from orchestrator.launch.runs import next_run_dir
 from orchestrator.launch.scripts.render import render, render_template
@@ -137,7 +137,7 @@ def _print_megatron(job: JobSpec, as_json: bool) -> None:
 def megatron_script(job: JobSpec) -> tuple[str, MegatronCommand]:
     """A script that starts Megatron-LM with the flags of a job, and those flags."""
     command = to_megatron(job)
-    environment = {CONNECTIONS: str(device_connections(job)), **dict(command.environment)}
+    environment = {CONNECTIONS: str(megatron_connections(job)), **dict(command.environment)}
     context = {
         "name": job.name,
         "program": command.program,

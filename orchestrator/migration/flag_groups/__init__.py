@@ -3,6 +3,7 @@
 from orchestrator.migration.flag_groups.activation import ACTIVATIONS
 from orchestrator.migration.flag_groups.attention_window import ATTENTION_WINDOW
 from orchestrator.migration.flag_groups.data import DATA
+from orchestrator.migration.flag_groups.fully_sharded import FULLY_SHARDED
 from orchestrator.migration.flag_groups.initial_weights import INITIAL_WEIGHTS
 from orchestrator.migration.flag_groups.kernels import KERNELS
 from orchestrator.migration.flag_groups.layer_pattern import LAYER_PATTERN
@@ -29,6 +30,7 @@ FLAG_GROUPS: tuple[FlagGroup, ...] = (
     *TASK,
     *TRAINING,
     *OPTIMIZER,
+    FULLY_SHARDED,
     *INITIAL_WEIGHTS,
     *LOSSES,
     *TRACKING,

@@ -39,6 +39,8 @@ _FLAGS: dict[Answer, dict[str, str]] = {
             account-for-embedding-in-pipeline-split account-for-loss-in-pipeline-split""",
         "parallelism.use_distributed_optimizer, overlap_grad_reduce, overlap_param_gather: on by default": """
             use-distributed-optimizer overlap-grad-reduce overlap-param-gather""",
+        "parallelism.fsdp": """
+            use-megatron-fsdp data-parallel-sharding-strategy= use-torch-fsdp2 torch-fsdp2-no-reshard-after-forward""",
         "parallelism.tp_comm_overlap: on where the plan finds it faster": "tp-comm-overlap",
         "optimizer.exp_avg_dtype, exp_avg_sq_dtype: fp32 or bf16": """
             use-precision-aware-optimizer exp-avg-dtype= exp-avg-sq-dtype=""",
@@ -151,9 +153,8 @@ _FLAGS: dict[Answer, dict[str, str]] = {
             cp-comm-type=* hierarchical-context-parallel-sizes=* hybrid-context-parallel max-seqlen-per-dp-cp-rank=""",
         "the main copy of the weights and their gradients are in fp32, and all replicas share them out": """
             main-grads-dtype= main-params-dtype= optimizer-cuda-graph num-distributed-optimizer-instances=""",
-        "sharded parameters (FSDP) are not in this version": """
-            use-megatron-fsdp data-parallel-sharding-strategy= outer-dp-sharding-strategy= use-torch-fsdp2
-            torch-fsdp2-no-reshard-after-forward fsdp-double-buffer fsdp-db-use-persist-buf-on-alloc-fail
+        "FSDP is parallelism.fsdp, without options": """
+            outer-dp-sharding-strategy= fsdp-double-buffer fsdp-db-use-persist-buf-on-alloc-fail
             fsdp-manual-registration suggested-communication-unit-size= keep-fp8-transpose-cache
             enable-full-sharding-in-hsdp megatron-fsdp-enable-fine-grained-param-gather megatron-fsdp-grad-comm-dtype=
             megatron-fsdp-main-grads-dtype= megatron-fsdp-main-params-dtype= megatron-fsdp-max-pool-double-buffer
@@ -184,6 +185,7 @@ _FIELDS: dict[str, str] = {
     "SSM states are in the model's precision, and there is no layer-wise optimizer": """
         use_layer_wise_distributed_optimizer""",
     "runtime.layers": "use_kitchen",
+    "parallelism.fsdp": "use_megatron_fsdp data_parallel_sharding_strategy",
     "runtime.gradient_accumulation_fusion": "gradient_accumulation_fusion",
     "runtime.cpu_offloading_num_layers": """
         cpu_offloading _cpu_offloading_context cpu_offloading_activations cpu_offloading_weights""",
@@ -220,7 +222,7 @@ _FIELDS: dict[str, str] = {
     "optimizer.offload_fraction: state comes to the GPU in blocks, which updates it": "pin_cpu_grads pin_cpu_params",
     "the main copy of the weights and their gradients are in fp32, and all replicas share them out": """
         store_param_remainders""",
-    "sharded parameters (FSDP) are not in this version": """
+    "FSDP is parallelism.fsdp, without options": """
         use_custom_fsdp fsdp_all_gather_in_start_param_sync megatron_fsdp_use_decoupled_grad
         megatron_fsdp_cuda_graph_mode gtp_weight_remat_size expert_gtp_weight_remat_size""",
     "FP8 and FP4 are for the layers' matrix products, with the recipes of Transformer Engine": """

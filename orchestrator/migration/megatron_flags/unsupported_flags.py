@@ -121,7 +121,7 @@ _NOT_SUPPORTED: dict[str, str] = {
         eval-global-batch-size= eval-micro-batch-size= start-eval-at-iter=""",
     "SIGTERM, SIGINT and SIGUSR1 end a run with a checkpoint; other signals do not": "exit-signal=",
     "all ranks that hold the same weights share their largest values": "tp-only-amax-red",
-    "sharded parameters (FSDP) are not in this version": """
+    "FSDP is parallelism.fsdp, without options": """
         use-custom-fsdp no-strict-fsdp-dtensor-load
         disable-strict-fsdp-dtensor-load""",
     "it is less exact than what is done here": "fp16-lm-cross-entropy",
@@ -205,7 +205,7 @@ _PATTERNS: tuple[tuple[str, str, Effect], ...] = (
     (r"((no|disable)-)?dsa-.*", "it goes with --experimental-attention-variant", "aside"),
     (r"hybrid-(?!(override-pattern|attention-ratio|mlp-ratio)$).*|(retro|heterogeneous)-.*",
      "this kind of model is not in this version", "training"),
-    (r"megatron-fsdp-.*|fsdp-.*|gtp-.*", "sharded parameters (FSDP) are not in this version", "aside"),
+    (r"megatron-fsdp-.*|fsdp-.*|gtp-.*", "FSDP is parallelism.fsdp, without options", "aside"),
     (r"logits-.*", _NO_TEACHER, "aside"),
     (r"freeze-.*", _NO_TEACHER, "training"),
     (r"((no|disable)-)?(null-)?(tokenizer|tiktoken)-(eod|pad|hf|metadata|special|sentencepiece|pattern|num).*",

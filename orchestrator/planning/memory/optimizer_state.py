@@ -42,4 +42,5 @@ def shard(job: JobSpec, count: int, experts: int, width: int) -> int:
     """
     if not job.parallelism.use_distributed_optimizer:
         return count * width
-    return -(-(count - experts) * width // job.weight_replicas) + -(-experts * width // job.expert_replicas)
+    ranks, of_experts = job.weight_replicas // job.sharded_copies, job.expert_replicas // job.sharded_copies
+    return -(-(count - experts) * width // ranks) + -(-experts * width // max(of_experts, 1))

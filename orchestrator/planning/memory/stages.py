@@ -21,6 +21,7 @@ from orchestrator.planning.memory.layer import rank_shape, saved_by_layer
 from orchestrator.planning.memory.non_torch_memory import MIB, NonTorchMemory, outside_the_allocator
 from orchestrator.planning.memory.optimizer_state import optimizer_state, shard
 from orchestrator.planning.memory.quantization import copies_of_weights
+from orchestrator.planning.memory.sharded_weights import whole_weights
 from orchestrator.planning.memory.variants import capped_logits, masks
 from orchestrator.planning.memory.vision import with_images
 from orchestrator.planning.narrow_moments import ROUND_ELEMENTS as AT_A_TIME
@@ -87,6 +88,12 @@ def estimate_memory(job: JobSpec, padded_vocab: int, layers: Layers) -> Memory:
         lasting = _lasting(job, count, sizes, layers, last)
         gradient = FP32 if job.precision.grad_reduce_in_fp32 else sizes.width
         lasting |= {"gradients": trained[pp] * gradient, "optimizer": states[pp].on_gpu}
+        whole = whole_weights(job, count) if job.is_fully_sharded else None
+        if whole is not None:
+            lasting |= {
+                "weights": shard(job, count, experts[pp], sizes.width),
+                "gradients": shard(job, count, experts[pp], gradient),
+            }
         lasting["buffers"] += of_blocks + in_flight.between * sizes.stream
         lasting["optimizer"] -= shard(job, *matrices[pp], FP32)  # they have one moment
         if (narrow := job.precision.quantization) and (copies := copies_of_weights(job, pp)):
@@ -94,6 +101,9 @@ def estimate_memory(job: JobSpec, padded_vocab: int, layers: Layers) -> Memory:
         moments = _moments(
             job, padded_vocab, layers, sizes, predicted, chunks, in_flight, count, experts[pp], lasting, first, last
         )
+        if whole is not None:
+            kept = chunks[0].saved // whole.num_layers
+            moments = [each for name, held in moments for each in whole.moments(name, held, kept)]
         moment, parts = max(moments, key=lambda each: sum(each[1].values()))
         peak = sum(parts.values())
         device_bytes = outside.device_bytes(parts)

@@ -41,6 +41,8 @@ def axes_of(job: JobSpec, machine: int, layers: Layers) -> dict[str, list[Change
     if job.weight_replicas > 1 and not degrees.use_distributed_optimizer:
         path = "parallelism.use_distributed_optimizer"
         axes["optimizer"] = [Change("optimizer", "the distributed optimizer", {path: True})]
+    if job.weight_replicas > 1 and degrees.fsdp is None and pp == 1:
+        axes["weights"] = [Change("weights", "FSDP", {"parallelism.fsdp": "full"})]
     if tp > 1 and not degrees.uses_sequence_parallel:
         axes["sequence"] = [Change("sequence", "sequence parallelism", {"parallelism.sequence_parallel": True})]
     if job.precision.grad_reduce_in_fp32 and job.precision.dtype != "fp32":

@@ -6,9 +6,12 @@ from collections.abc import Sequence
 from functools import partial
 
 from orchestrator.kernel_selection.data_parallel import bucket_size
+from orchestrator.planning.layout.chunk_layers import in_stages
+from orchestrator.planning.parameters.layer import degrees_of, layer_parameters
 from orchestrator.planning.time.communication import Group, group_of
 from orchestrator.planning.time.passes import Pass
 from orchestrator.planning.time.setting import Setting
+from orchestrator.planning.time.sharded_weights import sharded_weights_seconds
 
 
 def data_parallel_seconds(
@@ -31,6 +34,15 @@ def _wait(setting: Setting, parameters: int, experts: int, chunks: Sequence[Pass
     group = group_of(job, setting.device, job.weight_replicas, setting.tp)
     spread = degrees.expert_tensor_parallel * degrees.expert_model_parallel_size
     of_experts = group_of(job, setting.device, job.expert_replicas, spread)
+    if job.is_fully_sharded:
+        of_layers = sum(in_stages(job, partial(layer_parameters, job.model, degrees_of(degrees))))
+        ranks = job.weight_replicas // job.sharded_copies
+        group = group_of(job, setting.device, ranks, setting.tp)
+        copies = group_of(job, setting.device, job.sharded_copies, setting.tp * ranks)
+        shared_out = [(group, of_layers - experts), *([(of_experts, experts)] if experts else [])]
+        [passes] = chunks
+        summed = copies.reduce_seconds(parameters / ranks * setting.gradient_size)
+        return sharded_weights_seconds(setting, shared_out, parameters - of_layers, passes) + summed
     reduction = gathering = 0.0
     for over, count in ((group, parameters - experts), (of_experts, experts)):
         if not count:

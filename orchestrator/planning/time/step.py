@@ -276,7 +276,8 @@ def _update(setting: Setting, held: Sequence[int], experts: tuple[int, ...]) -> 
     in_stages[-1] += len(prediction_layers(model))
     tensors = each * max(in_stages)
     launching = tensors * setting.kernels.optimizer_launches * device.efficiency.launch
-    replicas, of_experts = setting.job.weight_replicas, setting.job.expert_replicas
+    copies = setting.job.sharded_copies
+    replicas, of_experts = setting.job.weight_replicas // copies, max(setting.job.expert_replicas // copies, 1)
     updates = [
         optimizer_seconds(setting, count - routed, replicas) + optimizer_seconds(setting, routed, of_experts)
         for count, routed in zip(held, experts, strict=True)

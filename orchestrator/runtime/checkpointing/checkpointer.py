@@ -41,6 +41,7 @@ from orchestrator.runtime.checkpointing.exports import Exports
 from orchestrator.runtime.checkpointing.parallel_layout import layout
 from orchestrator.runtime.checkpointing.staging import Removals, draft_of, drafts_beside, put_in_place
 from orchestrator.runtime.host_copies import HostCopies, is_copied_to_page_locked
+from orchestrator.runtime.network.fully_sharded.checkpoints import as_kept, load_weights
 from orchestrator.runtime.processes.process_groups import rng_state, set_rng_state
 from orchestrator.runtime.rank import Launch, Processes
 from orchestrator.runtime.state import TrainState
@@ -209,7 +210,7 @@ class Checkpointer:
         try:
             loaded = load(wanted, commit.path)
             for index, chunk in enumerate(self._chunks):
-                chunk.load_state_dict(loaded[model_key(index, len(self._chunks))])
+                load_weights(chunk, loaded[model_key(index, len(self._chunks))])
             with torch.no_grad():
                 self._optimizer.load_state_dict(loaded["optimizer"])
         except (KeyError, ValueError) as error:
@@ -251,7 +252,7 @@ class Checkpointer:
             model_key(index, count): chunk.sharded_state_dict(metadata=metadata)
             for index, chunk in enumerate(self._chunks)
         }
-        whole: dict[str, Any] = dict(models)
+        whole: dict[str, Any] = {key: as_kept(model) for key, model in models.items()}
         whole["optimizer"] = self._optimizer.sharded_state_dict(
             models["model"] if count == 1 else models, is_loading=loading, metadata=metadata
         )

@@ -23,6 +23,8 @@ from orchestrator.runtime.checkpointing.upcycling import NEW, DenseWeights
 from orchestrator.runtime.families.bert import is_task_head, only_predicts_tokens
 from orchestrator.runtime.families.multi_token_prediction import is_of_further_tokens
 from orchestrator.runtime.families.vision import is_of_images
+from orchestrator.runtime.network.fully_sharded.checkpoints import as_kept
+from orchestrator.runtime.network.fully_sharded.checkpoints import load_weights as bring_in
 from orchestrator.runtime.network.initialization import shards_of
 from orchestrator.runtime.network.lora import is_adapter
 from orchestrator.runtime.processes.control import Control
@@ -111,7 +113,7 @@ def load_weights(
         _check_vocabulary(path, theirs, words)
         _check_experts(path, theirs, job)
     dense = [DenseWeights(chunk, job) for chunk in chunks] if job.checkpoint.upcycle else None
-    states = [each.state for each in dense] if dense else [chunk.sharded_state_dict() for chunk in chunks]
+    states = [each.state for each in dense] if dense else [as_kept(chunk.sharded_state_dict()) for chunk in chunks]
     compared = control.from_first(_compare(control.gather_to_first(_wanted(states)), path))
     if isinstance(compared, CheckpointError):
         raise compared
@@ -139,7 +141,7 @@ def load_weights(
         if dense:
             dense[index].fill(found)
         else:
-            chunk.load_state_dict({**chunk.state_dict(), **found})
+            bring_in(chunk, {**chunk.state_dict(), **found})
     with torch.no_grad():
         optimizer.reload_model_params()
     return (*fresh, NEW) if dense else tuple(fresh)

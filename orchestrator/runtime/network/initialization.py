@@ -32,33 +32,42 @@ class Stream:
     """What norms begin with: 0 where they multiply by 1 + weight."""
 
 
-@torch.no_grad()
 def initialize_weights(
     chunks: Iterable[Any], *, seed: int, std: float, vocab_size: int, stream_of: Callable[[str], Stream]
 ) -> None:
+    """Fill the parameters in place, as `fill_weights` does."""
+    for chunk in chunks:
+        entries = chunk.sharded_state_dict().values()
+        fill_weights(entries, seed=seed, std=std, vocab_size=vocab_size, stream_of=stream_of)
+
+
+@torch.no_grad()
+def fill_weights(
+    entries: Iterable[Any], *, seed: int, std: float, vocab_size: int, stream_of: Callable[[str], Stream]
+) -> None:
     """Fill the parameters in place: N(0, std²), writers to a residual stream N(0, std²/branches), norms as their
     stream's begin, biases 0; of adapters the first matrix N(0, 1/(3·in)), the second 0, so that they add nothing at
-    first; what only state space layers have as Mamba-2 fills it. `stream_of`: that of a weight.
+    first; what only state space layers have as Mamba-2 fills it. `entries`: the values of a sharded state dict;
+    `stream_of`: the stream of a weight.
 
     Rows of the vocabulary's padding are 0: how many there are depends on the layout.
     """
-    for chunk in chunks:
-        for shard in shards_of(chunk.sharded_state_dict().values()):
-            if shard.data is None or not torch.is_floating_point(shard.data):
-                continue
-            if (draw := state_space_draw(shard.key)) is not None:
-                shard.data.copy_(_slice_of_whole(shard, seed, draw, vocab_size))
-            elif shard.key.endswith(("bias", "lora.b")):
-                shard.data.zero_()
-            elif "norm" in shard.key:
-                shard.data.fill_(stream_of(shard.key).norm_weight)
-            elif shard.key.endswith("lora.a"):
-                narrow = normal(1 / math.sqrt(3 * shard.global_shape[-1]))
-                shard.data.copy_(_slice_of_whole(shard, seed, narrow, vocab_size))
-            else:
-                writes = shard.key.endswith(_RESIDUAL_WRITERS)
-                scale = std / math.sqrt(stream_of(shard.key).branches) if writes else std
-                shard.data.copy_(_slice_of_whole(shard, seed, normal(scale), vocab_size))
+    for shard in shards_of(entries):
+        if shard.data is None or not torch.is_floating_point(shard.data):
+            continue
+        if (draw := state_space_draw(shard.key)) is not None:
+            shard.data.copy_(_slice_of_whole(shard, seed, draw, vocab_size))
+        elif shard.key.endswith(("bias", "lora.b")):
+            shard.data.zero_()
+        elif "norm" in shard.key:
+            shard.data.fill_(stream_of(shard.key).norm_weight)
+        elif shard.key.endswith("lora.a"):
+            narrow = normal(1 / math.sqrt(3 * shard.global_shape[-1]))
+            shard.data.copy_(_slice_of_whole(shard, seed, narrow, vocab_size))
+        else:
+            writes = shard.key.endswith(_RESIDUAL_WRITERS)
+            scale = std / math.sqrt(stream_of(shard.key).branches) if writes else std
+            shard.data.copy_(_slice_of_whole(shard, seed, normal(scale), vocab_size))
 
 
 def normal(std: float) -> Draw:
@@ -74,6 +83,8 @@ def shards_of(values: Iterable[Any]) -> Iterator[ShardedTensor]:
             yield from shards_of(built.values() if isinstance(built, dict) else built)
         elif isinstance(value, ShardedTensor):
             yield value
+        elif isinstance(value, dict):  # parts of a weight
+            yield from shards_of(value.values())
 
 
 def _slice_of_whole(shard: ShardedTensor, seed: int, draw: Draw, vocab_size: int) -> torch.Tensor:

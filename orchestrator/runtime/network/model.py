@@ -22,7 +22,7 @@ from orchestrator.kernel_selection.fused_kernels import (
 from orchestrator.models.blocks.base import LayerSetup
 from orchestrator.models.layers import blocks_of, layers_differ, mixers_of, settings_of
 from orchestrator.planning.parameters.layer import degrees_of
-from orchestrator.planning.vocabulary import Vocabulary
+from orchestrator.planning.vocabulary import Vocabulary, vocabulary
 from orchestrator.runtime.families.registry import family_of
 from orchestrator.runtime.families.vision import is_of_images, is_zero_centered
 from orchestrator.runtime.graphs import Graphs
@@ -34,8 +34,10 @@ from orchestrator.runtime.layers.grouped_experts.expert_mlp import join_expert_m
 from orchestrator.runtime.layers.transformer_engine.availability import absence
 from orchestrator.runtime.layers.transformer_engine.quantization import quantization_settings
 from orchestrator.runtime.layers.weight_gradient import fuses_accumulation
+from orchestrator.runtime.network.fully_sharded.data_parallel import FullyShardedDataParallel
+from orchestrator.runtime.network.fully_sharded.memory import without_memory
 from orchestrator.runtime.network.gradient_reduction import finalize
-from orchestrator.runtime.network.initialization import Stream, initialize_weights
+from orchestrator.runtime.network.initialization import Stream, fill_weights, initialize_weights
 from orchestrator.runtime.network.lora import add_adapters
 from orchestrator.runtime.network.small_gradients import add_together
 from orchestrator.runtime.processes.device import Device
@@ -149,11 +151,14 @@ def _leave(weight: torch.Tensor) -> torch.Tensor:
 
 
 def build_chunks(
-    job: JobSpec, config: TransformerConfig, device: Device, layers: Layers, vocabulary: Vocabulary, ranks: Ranks
+    job: JobSpec, config: TransformerConfig, device: Device, layers: Layers, words: Vocabulary, ranks: Ranks
 ) -> list[Any]:
-    """The model chunks of this rank (one, or one per virtual stage), weights filled."""
+    """The model chunks of this rank (one, or one per virtual stage), weights filled; where replicas share them out,
+    `wrap_data_parallel` fills them, a layer at a time.
+    """
     build_chunk = family_of(job).build_chunk
-    chunks = [build_chunk(job, config, layers, vocabulary, ranks, index) for index in range(ranks.num_chunks)]
+    with without_memory(config.params_dtype) if job.is_fully_sharded else nullcontext():
+        chunks = [build_chunk(job, config, layers, words, ranks, index) for index in range(ranks.num_chunks)]
     for chunk in chunks:
         add_in_products(chunk, config)
         add_behind_experts(chunk)
@@ -164,14 +169,18 @@ def build_chunks(
     keep_experts_apart(chunks)
     for block in blocks_of(job.model):
         block.prepare(chunks, job.model)
-    initialize_weights(
-        chunks,
-        seed=job.runtime.seed,
-        std=job.model.init_method_std,
-        vocab_size=vocabulary.size,
-        stream_of=functools.partial(_stream_of, job.model),
-    )
+    if not job.is_fully_sharded:
+        initialize_weights(chunks, **_initialization(job, words))
     return chunks
+
+
+def _initialization(job: JobSpec, words: Vocabulary) -> dict[str, Any]:
+    return {
+        "seed": job.runtime.seed,
+        "std": job.model.init_method_std,
+        "vocab_size": words.size,
+        "stream_of": functools.partial(_stream_of, job.model),
+    }
 
 
 def _stream_of(model: ModelSpec, weight: str) -> Stream:
@@ -193,6 +202,8 @@ def wrap_data_parallel(
 
     `graphs`: what captures the passes; communication is no part of them, so that none overlaps.
     """
+    if job.is_fully_sharded:
+        return _wrap_fully_sharded(job, config, chunks)
     overlap_reduce = overlaps_reduction(job, captured=graphs is not None)
     overlap_gather = overlaps_gathering(job, captured=graphs is not None)
     settings = DistributedDataParallelConfig(
@@ -221,3 +232,29 @@ def wrap_data_parallel(
         gathers = [chunk.start_param_sync for chunk in wrapped]
         config.param_sync_func = gathers if several else gathers[0]
     return wrapped
+
+
+def _wrap_fully_sharded(job: JobSpec, config: TransformerConfig, chunks: list[Any]) -> list[Any]:
+    """The one chunk of a rank, whose weights its replicas share out."""
+    # The wrapper gathers weights itself: for megatron-core nothing overlaps.
+    settings = DistributedDataParallelConfig(
+        grad_reduce_in_fp32=job.precision.grad_reduce_in_fp32,
+        use_distributed_optimizer=True,
+        num_distributed_optimizer_instances=job.sharded_copies,
+        overlap_grad_reduce=False,
+        overlap_param_gather=False,
+        check_for_nan_in_grad=False,
+    )
+    config.finalize_model_grads_func = functools.partial(finalize, [])
+    fill = functools.partial(fill_weights, **_initialization(job, vocabulary(job)))
+    return [
+        FullyShardedDataParallel(
+            config,
+            settings,
+            chunk,
+            fill,
+            prefetches=overlaps_gathering(job, captured=False),
+            overlaps=overlaps_reduction(job, captured=False),
+        )
+        for chunk in chunks
+    ]

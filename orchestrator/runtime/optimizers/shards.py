@@ -8,7 +8,7 @@ any rectangles of a tensor: nothing has to be gathered.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -69,20 +69,36 @@ def sharded_states(
     `instance`: which of several equal optimizers this is; the first one saves.
     Raises CheckpointError where the weight is saved as no rectangles of it.
     """
-    stages, tensor_parallel, _ = weight.replica_id  # the replicas of the data share the states instead
     placed = list(_placed(weight))
     for key, state in states.items():
-        flat, position = state.detach(), 0
-        for box in boxes_of(tuple(weight.data.shape), start, start + flat.numel()):
-            part = flat[position : position + math.prod(box.shape)].view(box.shape)
-            position += part.numel()
-            for sharded, place in placed:
-                if (shared := box.shared_with(place)) is not None:
-                    within = zip(shared.within(box), shared.shape, strict=True)
-                    data = part[tuple(slice(begin, begin + length) for begin, length in within)]
-                    named = replace(sharded, key=f"optimizer.state.{key}.{sharded.key}", data=None)
-                    whose = (stages, tensor_parallel, instance)
-                    yield _part_of(named, shared.within(place), data, whose)
+        named = [(replace(each, key=f"optimizer.state.{key}.{each.key}"), place) for each, place in placed]
+        yield from _parts(weight, named, start, state.detach(), instance)
+
+
+def sharded_weight(
+    weight: ShardedTensor | ShardedTensorFactory, start: int, held: torch.Tensor, instance: int
+) -> Iterator[ShardedTensor]:
+    """What a checkpoint holds of a weight on a rank that keeps its elements from `start` on, `[n]`."""
+    return _parts(weight, list(_placed(weight)), start, held, instance)
+
+
+def _parts(
+    weight: ShardedTensor | ShardedTensorFactory,
+    placed: Sequence[tuple[ShardedTensor, Box]],
+    start: int,
+    flat: torch.Tensor,
+    instance: int,
+) -> Iterator[ShardedTensor]:
+    stages, tensor_parallel, _ = weight.replica_id  # the replicas of the data share the elements instead
+    position = 0
+    for box in boxes_of(tuple(weight.data.shape), start, start + flat.numel()):
+        part = flat[position : position + math.prod(box.shape)].view(box.shape)
+        position += part.numel()
+        for sharded, place in placed:
+            if (shared := box.shared_with(place)) is not None:
+                within = zip(shared.within(box), shared.shape, strict=True)
+                data = part[tuple(slice(begin, begin + length) for begin, length in within)]
+                yield _part_of(sharded, shared.within(place), data, (stages, tensor_parallel, instance))
 
 
 def _part_of(

@@ -137,6 +137,7 @@ def _start(
             pipeline_model_parallel_size=parallelism.pipeline_model_parallel_size,
             virtual_pipeline_model_parallel_size=parallelism.virtual_pipeline_model_parallel_size,
             context_parallel_size=parallelism.context_parallel_size,
+            num_distributed_optimizer_instances=job.sharded_copies,
             expert_model_parallel_size=parallelism.expert_model_parallel_size,
             expert_tensor_parallel_size=parallelism.expert_tensor_parallel,
             distributed_timeout_minutes=max(1, round(timeout_seconds / 60)),

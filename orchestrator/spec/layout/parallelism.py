@@ -1,6 +1,6 @@
 """How the model and the batch are spread over processes."""
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from orchestrator.fields import resume
 from orchestrator.fields.base import Section
@@ -105,6 +105,17 @@ class ParallelismSpec(Section):
         MegatronFlag(default=False),
     ] = True
     """Shard the optimizer's state over the data- and context-parallel ranks."""
+    fsdp: Annotated[
+        Literal["full"] | Positive | None,
+        AlsoCalled(
+            "fully_sharded_data_parallel fully_shard use_fsdp use_megatron_fsdp use_torch_fsdp2 "
+            "data_parallel_sharding_strategy fsdp_sharding_strategy sharding_strategy"
+        ),
+        HashedIfChanged(),
+    ] = None
+    """FSDP (ZeRO-3): `full` shards weights and gradients too over the data- and context-parallel ranks, a number over
+    groups of so many of them (hybrid sharding). Each layer's weights are gathered before its forward pass and again
+    before its backward pass (no effect at DP · CP = 1)."""
     overlap_grad_reduce: Annotated[bool, resume.TIMING, AlsoCalled("overlap_comm"), MegatronFlag(default=False)] = True
     """Reduce gradients while the backward pass still runs (no effect at DP · CP = 1)."""
     overlap_param_gather: Annotated[bool | None, resume.TIMING] = None

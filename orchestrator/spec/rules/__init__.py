@@ -25,7 +25,7 @@ from orchestrator.spec.rules.model import (
     vision,
 )
 from orchestrator.spec.rules.nearest import with_nearest
-from orchestrator.spec.rules.parallelism import sequence, stages, tensor_overlap, topology
+from orchestrator.spec.rules.parallelism import fully_sharded, sequence, stages, tensor_overlap, topology
 from orchestrator.spec.rules.training import chat, optimizer, schedule, task
 
 if TYPE_CHECKING:
@@ -64,6 +64,7 @@ RULES: tuple[Rule, ...] = (
     *lora.RULES,
     *quantization.RULES,
     *operation.RULES,
+    *fully_sharded.RULES,
     *tensor_overlap.RULES,
     *flash_attention.RULES,
     *cuda_graphs.RULES,

@@ -309,7 +309,6 @@ SECOND = ("--moe-token-dispatcher-type", "--moe-router-load-balancing-type")
         ("--main-grads-dtype bf16", "fp32"),
         ("--position-embedding-type mrope", "rope"),
         ("--softmax-type off-by-one", "learnable"),
-        ("--use-torch-fsdp2", "FSDP"),
         ("--check-for-spiky-loss", "not detected"),
         ("--log-straggler", "health_check"),
         ("--inprocess-restart", "launch.on_failure"),

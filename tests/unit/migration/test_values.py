@@ -28,11 +28,15 @@ CONTEXTS = (
     "pretrain_mamba.py --mock-data",
     "main.py --task MNLI",
     f"{_GPT} --experimental-attention-variant gated_delta_net --linear-attention-freq 2",
-    f"{_GPT} --multi-latent-attention --position-embedding-type rope --rotary-scaling-factor 4 --mtp-num-layers 1",
+    f"{_GPT} --multi-latent-attention --position-embedding-type rope --rotary-scaling-factor 4 --mtp-num-layers 1 "
+    "--use-megatron-fsdp",
 )
 """Programs and flags: between them each flag has an effect somewhere."""
 SAME = {
     ("optimizer", "dist_muon"): "muon",
+    ("data-parallel-sharding-strategy", "optim_grads_params"): "full",
+    ("data-parallel-sharding-strategy", "optim_grads"): True,
+    ("data-parallel-sharding-strategy", "optim"): True,
     ("attention-backend", "flash"): "auto",
     ("transformer-impl", "local"): "torch",
     ("tokenizer-type", "GPT2BPETokenizer"): "gpt2_bpe",

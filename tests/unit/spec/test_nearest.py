@@ -53,6 +53,7 @@ CASES: list[tuple[str, str, list[str], str, str]] = [
      "parallelism.context_parallel_size", "seq_length"),
     ("topology.context_parallel", "gpt-345m", ["CP=3", "GPUS=null"],
      "parallelism.context_parallel_size", "CP seq_length"),
+    ("fully_sharded.sharding_groups", "llama3-8b", ["parallelism.fsdp=3"], "parallelism.fsdp", "fsdp"),
     ("grouped_query_attention.query_groups_by_tensor_parallel", "llama3-8b", ["TP=16", "KV=12"],
      "parallelism.tensor_model_parallel_size", "TP"),
     ("gated_delta_net.heads_of_linear_attention", "llama3-8b", ["model.linear_attention_freq=4",

@@ -317,8 +317,8 @@ def test_layouts_of_a_70b_model_on_1024_gpus(space: Spaces) -> None:
     big = space(gpus=1024, nodes=128, model=model, batch={"global_batch_size": 1024})
     found = search(big, Counted(H100, "transformer_engine", 131072))
     assert found.fitting
-    assert asked["memory"] < 6_000
-    assert asked["time"] < 2_000
+    assert asked["memory"] < 7_000
+    assert asked["time"] < 2_200
     assert found.fitting[0].time.mfu == pytest.approx(0.46, abs=0.1)
 
 
@@ -334,3 +334,26 @@ def test_a_layout_is_reckoned_with_the_graphs_that_it_would_have(make_job: Any) 
         for each in (small, with_graphs(small, True), with_graphs(small, False))
     )
     assert needed == with_them > without
+
+
+def test_weights_are_shared_out_where_they_do_not_fit_whole(space: Spaces) -> None:
+    """Without pipelines, and not where whole ones fit without recomputation: gathering them takes time."""
+
+    def bytes_of(job: JobSpec) -> int:
+        layout = layout_of(job)
+        return (1 if layout.fsdp else 3 // layout.tp) * GIB
+
+    def parts(job: JobSpec) -> Mapping[str, float]:
+        layout = layout_of(job)
+        return {"gemm": 1.0 * layout.tp * layout.pp, "data_parallel": 0.1 if layout.fsdp else 0.0}
+
+    law = Laws(3 * GIB // 2, bytes_of, parts)
+    whole = {"cp", "ep", "joins_loss", "micro_batch_size", "recompute"}
+    best, *others = search(space(gpus=4, kept=frozenset(whole)), law).fitting
+    assert (best.layout.tp, best.layout.pp, best.layout.fsdp) == (1, 1, "full")
+    assert {each.layout.pp for each in others if each.layout.fsdp} <= {1}
+    assert not any(each.layout.fsdp and each.layout.tp > 2 for each in others)
+    two_machines = search(space(gpus=8, nodes=2, kept=frozenset(whole)), law).fitting
+    assert {each.layout.fsdp for each in two_machines if each.layout.tp == each.layout.pp == 1} == {"full", 4}
+    kept = search(space(gpus=4, kept=frozenset({*whole, "fsdp"})), law).fitting
+    assert not any(each.layout.fsdp for each in kept)

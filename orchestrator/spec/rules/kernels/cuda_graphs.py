@@ -27,6 +27,8 @@ def obstacles(job: JobSections) -> Iterator[tuple[str, str]]:
     for name in _DEGREES:
         if getattr(degrees, name) > 1:
             yield f"parallelism.{name}", "communication between ranks within a pass cannot be captured"
+    if job.is_fully_sharded:
+        yield "parallelism.fsdp", "weights are gathered within each pass, which cannot be captured"
     yield from ruled_out(job, "cuda_graphs")
     narrow = job.precision.quantization
     if narrow is not None and narrow.is_microscaled:

@@ -259,7 +259,11 @@ def groups(job: Any, rank: int) -> Iterator[Any]:
     tp, pp = degrees.tensor_model_parallel_size, degrees.pipeline_model_parallel_size
     dist.init_process_group("fake", rank=rank, world_size=job.world_size, store=FakeStore())
     parallel_state.initialize_model_parallel(
-        tp, pp, degrees.virtual_pipeline_model_parallel_size, create_gloo_process_groups=False
+        tp,
+        pp,
+        degrees.virtual_pipeline_model_parallel_size,
+        num_distributed_optimizer_instances=job.sharded_copies,
+        create_gloo_process_groups=False,
     )
     tensor_parallel.model_parallel_cuda_manual_seed(1)
     at, dp = rank_of(job, rank), job.data_parallel_size

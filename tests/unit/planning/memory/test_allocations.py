@@ -33,6 +33,7 @@ FEW_TOKENS = {"seq_length": 8, "hidden_size": 256, "vocab_size": 2048}
 TP2 = {"tensor_model_parallel_size": 2}
 SP = {**TP2, "sequence_parallel": True}
 PP2 = {"pipeline_model_parallel_size": 2}
+SHARDED = {"fsdp": "full", "data_parallel_size": 4}
 FULL = {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1}
 
 
@@ -259,6 +260,24 @@ STEPS: dict[str, dict[str, Any]] = {
     },
     "replicas": {"parallelism": {"data_parallel_size": 4}},
     "replicas, whole optimizer": {"parallelism": {"data_parallel_size": 4, "use_distributed_optimizer": False}},
+    "sharded": {"parallelism": SHARDED},
+    "sharded, few tokens": {"model": FEW_TOKENS, "parallelism": SHARDED},
+    "sharded, many replicas, many layers": {
+        "model": {**SMALL_VOCABULARY, "num_layers": 12, "seq_length": 16, "hidden_size": 256},
+        "parallelism": {**SHARDED, "data_parallel_size": 64},
+    },
+    "sharded in groups": {"parallelism": {**SHARDED, "fsdp": 2}},
+    "sharded, fp32": {"parallelism": SHARDED, "precision": {"dtype": "fp32"}},
+    "sharded, not overlapped": {
+        "model": {**SMALL_VOCABULARY, "num_layers": 6, "seq_length": 16},
+        "parallelism": {**SHARDED, "overlap_grad_reduce": False, "overlap_param_gather": False},
+    },
+    "sharded, recomputed": {
+        "model": {**SMALL_VOCABULARY, "num_layers": 6, "seq_length": 32},
+        "parallelism": SHARDED,
+        "runtime": FULL,
+    },
+    "sharded, sequence parallel": {"model": SMALL_VOCABULARY, "parallelism": {**SP, **SHARDED}},
     "many replicas, few tokens": {"model": FEW_TOKENS, "parallelism": {"data_parallel_size": 64}},
     "few tokens": {"model": FEW_TOKENS},
     "stages": {"parallelism": PP2},

@@ -27,6 +27,7 @@ def price(job: JobSpec) -> float:
     work = job.global_batch_size * (1 + recomputed / layers / 3) * (1 + 0.1 / job.batch.micro_batch_size)
     work *= 1 + 0.05 * (degrees.tensor_model_parallel_size - 1)
     work *= 1 + 0.3 * job.optimizer.offload_fraction
+    work *= 1.3 if job.is_fully_sharded else 1
     return work * (1 + (stages - 1) / job.num_micro_batches) / job.world_size
 
 
@@ -190,3 +191,13 @@ def test_tensor_parallelism_is_not_widened_across_machines(nodes: int, gpus: int
     assert max(each.parallelism.tensor_model_parallel_size for each in wider) == widest
     for each in wider:
         assert each.processes_per_node % each.parallelism.tensor_model_parallel_size == 0
+
+
+def test_weights_are_sharded_where_they_are_what_does_not_fit() -> None:
+    """8 replicas of 7.1B hold 43 GB of weights and gradients each."""
+    overrides = ("parallelism.tensor_model_parallel_size=1", "parallelism.sequence_parallel=false")
+    job = shipped("gpt-7.1b", *overrides, "launch.gpus_per_node=8", "batch.global_batch_size=32")
+    every = found(job, 60 * GIB)
+    assert any("parallelism.fsdp=full" in remedy.overrides for remedy in every)
+    alone = found(shipped("gpt-7.1b", *overrides, "launch.gpus_per_node=1"), 100 * GIB)
+    assert not any("parallelism.fsdp=full" in each.overrides for each in alone)

@@ -396,3 +396,21 @@ def test_attention_is_the_same_however_a_sequence_is_shared(make_job: Any) -> No
     for tp in (1, 4, 8):
         assert attention(131072, tp) == pytest.approx(attention(131072, 1), rel=0.02)
     assert attention(8192, 8) / attention(8192, 1) == pytest.approx((8 + 1.1) / (8 + 1.1 / 8), rel=0.01)
+
+
+def test_weights_that_are_gathered_cost_what_is_not_hidden(make_job: Any) -> None:
+    """For each micro-batch: as long as they are small beside it, a layer of each pass; else what the links take."""
+    sizes = {"dp": 8, "hidden": 4096, "layers": 32}
+
+    def waited(micro_batches: int, seq: int, **degrees: Any) -> float:
+        made = job(make_job, **sizes, micro_batches=micro_batches, seq=seq)
+        made = made.changed(parallelism=degrees)
+        return estimate_time(made, 51200, "transformer_engine", device()).parts["data_parallel"]
+
+    whole, sharded = waited(4, 4096), waited(4, 4096, fsdp="full")
+    assert sharded > whole
+    assert waited(8, 4096, fsdp="full") == pytest.approx(2 * sharded, rel=0.2)
+    assert waited(8, 4096) == pytest.approx(whole, rel=0.05)
+    exposed = waited(4, 4096, fsdp="full", overlap_grad_reduce=False, overlap_param_gather=False)
+    assert exposed > 2 * sharded
+    assert waited(4, 256, fsdp="full") > sharded
