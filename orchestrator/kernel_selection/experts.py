@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import math
+from typing import NamedTuple
+
 from orchestrator.spec.job_sections import JobSections
+from orchestrator.spec.model import ModelSpec
 from orchestrator.spec.sections.runtime import Layers
 
 GROUPED_PRODUCTS = "NVTE_USE_CUTLASS_GROUPED_GEMM"
@@ -15,6 +19,21 @@ _WIDTH = 8
 _SHARED_BYTES = 48 << 10
 """Default shared memory of a thread block: the router's kernels do not request more."""
 _SUM_BYTES, _SCORE_BYTES, _TOKENS_OF_BLOCK = 8, 4, 4
+
+
+class Gate(NamedTuple):
+    """x · sigmoid(slope · x · (1 + cubic · x²)) · (up + offset), of an x that is clamped to at most `limit`, and an up
+    clamped to at most that and, negative, at least.
+    """
+
+    slope: float
+    cubic: float = 0.0
+    limit: float | None = None
+    offset: float = 0.0
+
+
+_GATES = {"swiglu": Gate(1.0), "quick_geglu": Gate(1.702), "geglu": Gate(2 * (2 / math.pi) ** 0.5, 0.044715)}
+"""Of activations: SiLU, and two approximations of GeLU, whose (1 + tanh(u)) / 2 is sigmoid(2u)."""
 
 
 def expert_kernels(job: JobSections, layers: Layers, *, has_permutation: bool, has_router: bool) -> dict[str, bool]:
@@ -50,12 +69,17 @@ def adds_weight_gradients(job: JobSections) -> bool:
 
 def joins_expert_mlp(job: JobSections, layers: Layers) -> bool:
     """Whether kernels of ours compute the experts of a rank from the first product to the last, where weight gradients
-    are added in their products: those of 16-bit tensors with SwiGLU and without biases.
+    are added in their products: those of 16-bit tensors with a gate.
     """
     model = job.model
-    is_plain = model.activation == "swiglu" and not model.add_bias_linear and not model.moe_apply_probs_on_input
     in_16_bits = job.precision.products in ("bf16", "fp16")
-    return multiplies_in_one_kernel(job, layers) and is_plain and in_16_bits
+    has_gate = model.activation in _GATES and not model.moe_apply_probs_on_input
+    return multiplies_in_one_kernel(job, layers) and has_gate and in_16_bits
+
+
+def gate_of(model: ModelSpec) -> Gate:
+    """That of joined experts."""
+    return _GATES[model.activation]._replace(limit=model.activation_func_clamp_value, offset=model.glu_linear_offset)
 
 
 def can_fuse_permutation(job: JobSections) -> bool:
