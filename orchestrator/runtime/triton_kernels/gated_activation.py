@@ -23,7 +23,7 @@ def weighted_gate(gated: torch.Tensor, weights: torch.Tensor, gate: Gate) -> tor
     out = gated.new_empty(count, width)
     if count:
         grid = (count, triton.cdiv(width, _BLOCK))
-        _forward[grid](gated, weights, out, width, *gate, block=_BLOCK, num_warps=_WARPS)
+        _weighted_gate[grid](gated, weights, out, width, *gate, block=_BLOCK, num_warps=_WARPS)
     return out
 
 
@@ -34,7 +34,7 @@ def weighted_gate_gradient(
     of_gated, of_weights = torch.empty_like(gated), torch.empty_like(weights)
     if gated.size(0):
         width = gated.size(1) // 2
-        _backward[(gated.size(0),)](
+        _weighted_gate_gradient[(gated.size(0),)](
             gradient, gated, weights, of_gated, of_weights, width, *gate, block=_BLOCK, num_warps=_WARPS
         )
     return of_gated, of_weights
@@ -63,7 +63,7 @@ def _factors(at, width, here, slope: tl.constexpr, cubic: tl.constexpr, limit: t
 
 
 @triton.jit
-def _forward(
+def _weighted_gate(
     gated,
     weights,
     out,
@@ -83,7 +83,7 @@ def _forward(
 
 
 @triton.jit
-def _backward(
+def _weighted_gate_gradient(
     gradients,
     gated,
     weights,
