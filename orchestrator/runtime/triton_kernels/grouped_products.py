@@ -1,6 +1,6 @@
 """Matrix products of all experts of a rank on a GPU, in one kernel: each expert has tokens of its own number.
 
-An expert's tokens are rows that follow one another, behind those of the expert before it. Widths are multiples of 8.
+An expert's tokens are rows that follow one another, behind those of the expert before it.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def multiply(
         with_bias=bool(biases),
         with_shares=shares is not None,
         aligned=_are_aligned(addresses),
-        whole=summed % tiling.step == 0,
+        whole=summed % tiling.step == 0 and columns % tiling.columns == 0,
         experts_block=triton.next_power_of_2(len(weights)),
         row_block=tiling.rows,
         column_block=tiling.columns,
@@ -120,6 +120,7 @@ def add_products(
         dtype=DTYPES[buffers[0].dtype],
         adds=adds,
         aligned=_are_aligned(addresses),
+        whole=height % tiling.rows == 0 and width % tiling.columns == 0,
         out_block=tiling.rows,
         in_block=tiling.columns,
         token_block=tiling.step,
@@ -160,14 +161,6 @@ def _tile(place, rows, columns, rows_together: tl.constexpr):
     together = min(rows - first, rows_together)
     inside = place % (rows_together * columns)
     return first + inside % together, inside // together
-
-
-@triton.jit
-def _inside(places, count):
-    """Places that are not there are others that are, whose sums are not stored: so loads need no mask. Eight of them
-    follow one another.
-    """
-    return tl.max_contiguous(tl.multiple_of(places % count, 8), 8)
 
 
 @triton.jit
@@ -213,12 +206,13 @@ def _multiply(
     weight = tl.load(addresses + expert).to(tl.pointer_type(inputs.dtype.element_ty))
     if aligned:
         weight = tl.multiple_of(weight, 16)
-    # Rows behind an expert's last are computed from the last one, and not stored.
+    # Rows behind an expert's last are computed from the last one, and not stored; so are columns that are rows of the
+    # weight.
     left_at = inputs + tl.minimum(rows, end - 1)[:, None].to(tl.int64) * summed + steps[None, :]
     if transposed:
         right_at = weight + tl.minimum(places, columns - 1)[:, None].to(tl.int64) * summed + steps[None, :]
     else:
-        right_at = weight + steps[:, None] * columns + _inside(places, columns)[None, :]
+        right_at = weight + steps[:, None] * columns + places[None, :]
     total = tl.zeros((row_block, column_block), dtype=tl.float32)
     for done in range(0, summed, step):
         if whole:
@@ -227,7 +221,10 @@ def _multiply(
         else:
             here = done + steps < summed
             left = tl.load(left_at, mask=here[None, :], other=0.0)
-            right = tl.load(right_at, mask=here[None, :] if transposed else here[:, None], other=0.0)
+            if transposed:
+                right = tl.load(right_at, mask=here[None, :], other=0.0)
+            else:
+                right = tl.load(right_at, mask=here[:, None] & (places < columns)[None, :], other=0.0)
         total = tl.dot(left, tl.trans(right) if transposed else right, total)
         left_at += step
         right_at += step if transposed else step * columns
@@ -254,6 +251,7 @@ def _add_products(
     dtype: tl.constexpr,
     adds: tl.constexpr,
     aligned: tl.constexpr,
+    whole: tl.constexpr,
     out_block: tl.constexpr,
     in_block: tl.constexpr,
     token_block: tl.constexpr,
@@ -268,13 +266,17 @@ def _add_products(
     outs = row * out_block + tl.arange(0, out_block)
     ins = column * in_block + tl.arange(0, in_block)
     steps = tl.arange(0, token_block)
-    left_at = of_output + begin.to(tl.int64) * height + steps[:, None] * height + _inside(outs, height)[None, :]
-    right_at = inputs + begin.to(tl.int64) * width + steps[:, None] * width + _inside(ins, width)[None, :]
+    left_at = of_output + begin.to(tl.int64) * height + steps[:, None] * height + outs[None, :]
+    right_at = inputs + begin.to(tl.int64) * width + steps[:, None] * width + ins[None, :]
     total = tl.zeros((out_block, in_block), dtype=tl.float32)
     for done in range(0, count, token_block):
         there = (done + steps)[:, None] < count
-        left = tl.load(left_at, mask=there, other=0.0)
-        right = tl.load(right_at, mask=there, other=0.0)
+        if whole:
+            left = tl.load(left_at, mask=there, other=0.0)
+            right = tl.load(right_at, mask=there, other=0.0)
+        else:
+            left = tl.load(left_at, mask=there & (outs < height)[None, :], other=0.0)
+            right = tl.load(right_at, mask=there & (ins < width)[None, :], other=0.0)
         total = tl.dot(tl.trans(left), right, total)
         left_at += token_block * height
         right_at += token_block * width
