@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
+from orchestrator.kernel_selection.fused_kernels import adds_in_products
 from orchestrator.spec.job_sections import JobSections
 from orchestrator.spec.model import ModelSpec
 from orchestrator.spec.sections.runtime import Layers
@@ -68,13 +69,13 @@ def adds_weight_gradients(job: JobSections) -> bool:
 
 
 def joins_expert_mlp(job: JobSections, layers: Layers) -> bool:
-    """Whether kernels of ours compute the experts of a rank from the first product to the last, where weight gradients
-    are added in their products: those of 16-bit tensors with a gate.
+    """Whether kernels of ours compute the experts of a rank from the first product to the last: those of 16-bit tensors
+    with a gate, where weight gradients are added in their products.
     """
     model = job.model
     in_16_bits = job.precision.products in ("bf16", "fp16")
     has_gate = model.activation in _GATES and not model.moe_apply_probs_on_input
-    return multiplies_in_one_kernel(job, layers) and has_gate and in_16_bits
+    return multiplies_in_one_kernel(job, layers) and adds_in_products(job) and has_gate and in_16_bits
 
 
 def gate_of(model: ModelSpec) -> Gate:

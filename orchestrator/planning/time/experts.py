@@ -36,8 +36,11 @@ def moving_seconds(setting: Setting, routed: RoutedTokens) -> ForwardBackward:
     if moved is None:
         found = found.plus(fitted.sorted, routed.computed * setting.size if routed.experts > 1 else 0.0)
     found = found.plus(fitted.routed, routed.scores)
-    found = found.plus(fitted.biased, routed.biased * setting.size)
-    found = found.plus(fitted.clamped, routed.clamped * setting.size)
+    if setting.joins_experts:
+        found = found.plus(fitted.joined_biased, routed.biased * setting.size)
+    else:
+        found = found.plus(fitted.biased, routed.biased * setting.size)
+        found = found.plus(fitted.clamped, routed.clamped * setting.size)
     return ForwardBackward(setting.streaming(found.forward), setting.streaming(found.backward))
 
 
@@ -104,4 +107,5 @@ def launches(setting: Setting, routed: RoutedTokens) -> ForwardBackward:
     """Kernels that the host starts for a layer with experts beside those of one with a dense MLP."""
     fitted, grouped = setting.device.fitted.experts, groups_experts(setting.job, setting.kernels.layers)
     found = fitted.launches.plus(fitted.launches_of_expert, 0 if grouped else routed.experts)
-    return found.plus(fitted.launches_of_bias, routed.experts if routed.biased else 0)
+    one_by_one = routed.biased and not setting.joins_experts
+    return found.plus(fitted.launches_of_bias, routed.experts if one_by_one else 0)

@@ -27,6 +27,7 @@ def saved(model: ExpertFields, shape: RankShape, kernels: CoreKernels) -> int:
     if model.moe_apply_probs_on_input:
         router += _routed(model, shape)  # before it is multiplied
     of_inner, of_shared = _times_kept(model, shape)
+    of_inner = 3 if kernels.joins_experts else of_inner
     gated = shape.stream + shape.own_tokens * shape.width if model.moe_shared_expert_gate else 0
     return router + _routed(model, shape) + of_inner * _inner(model, shape) + of_shared * _shared(model, shape) + gated
 
