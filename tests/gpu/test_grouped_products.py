@@ -126,6 +126,11 @@ def test_biases(splits: list[int], weighted: bool) -> None:
     shares = torch.rand(count, device="cuda") if weighted else None
     found = products.multiply(rows, weights, splits, transposed=True, biases=biases, shares=shares)
 
+    if shares is not None:
+        apart = products.multiply(rows, weights, splits, transposed=True)
+        biased.add_biases(apart, biases, splits, shares)
+        assert relative(apart, found.float()) < LIMIT
+
     exact = [bias.float().requires_grad_() for bias in biases]
     share = torch.ones(count, device="cuda") if shares is None else shares.clone()
     parts = zip(rows.split(splits), weights, exact, share.requires_grad_().split(splits), strict=True)

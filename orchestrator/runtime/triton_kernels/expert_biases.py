@@ -1,4 +1,5 @@
-"""Gradients of experts' biases on a GPU, and of the shares that weighted them: for all experts of a rank in a kernel.
+"""Experts' biases on a GPU, their gradients, and those of the shares that weighted them, all experts of a rank in one
+kernel.
 
 An expert's tokens are rows that follow one another, behind those of the expert before it.
 """
@@ -17,6 +18,25 @@ _ROWS, _COLUMNS = 128, 64
 """What a program sums up at a time: rows of a cache line each."""
 _BLOCK, _WARPS = 1024, 4
 """Columns that a program multiplies at a time, and by how many warps."""
+
+
+def add_biases(
+    outputs: torch.Tensor, biases: Sequence[torch.Tensor], tokens: Sequence[int], shares: torch.Tensor
+) -> None:
+    """Add to each expert's rows [n, out], in place, its bias [out] times the row's share [n]."""
+    count, width = outputs.shape
+    if count:
+        _add_biases[(count,)](
+            outputs,
+            on_gpu(tuple(each.data_ptr() for each in biases), outputs.device),
+            ends_of(tuple(tokens), outputs.device),
+            shares,
+            len(biases),
+            width,
+            experts_block=triton.next_power_of_2(len(biases)),
+            block=_BLOCK,
+            num_warps=_WARPS,
+        )
 
 
 def add_bias_gradients(
@@ -66,6 +86,27 @@ def add_share_gradients(
 
 
 @triton.jit
+def _bias_of(row, addresses, ends, experts, dtype: tl.constexpr, experts_block: tl.constexpr):
+    """Where the bias of a row's expert is."""
+    numbers = tl.arange(0, experts_block)
+    expert = tl.sum((tl.load(ends + numbers, mask=numbers < experts, other=row + 1) <= row).to(tl.int32), 0)
+    return tl.load(addresses + expert).to(tl.pointer_type(dtype))
+
+
+@triton.jit
+def _add_biases(outputs, addresses, ends, shares, experts, width, experts_block: tl.constexpr, block: tl.constexpr):
+    row = tl.program_id(0)
+    bias = _bias_of(row, addresses, ends, experts, outputs.dtype.element_ty, experts_block)
+    share = tl.load(shares + row).to(tl.float32)
+    for first in range(0, width, block):
+        places = first + tl.arange(0, block)
+        here = places < width
+        target = outputs + row.to(tl.int64) * width + places
+        total = tl.load(target, mask=here).to(tl.float32) + share * tl.load(bias + places, mask=here).to(tl.float32)
+        tl.store(target, total.to(outputs.dtype.element_ty), mask=here)
+
+
+@triton.jit
 def _add_bias_gradients(
     of_output,
     shares,
@@ -103,9 +144,7 @@ def _add_share_gradients(
     of_output, addresses, ends, of_shares, experts, width, experts_block: tl.constexpr, block: tl.constexpr
 ):
     row = tl.program_id(0)
-    numbers = tl.arange(0, experts_block)
-    expert = tl.sum((tl.load(ends + numbers, mask=numbers < experts, other=row + 1) <= row).to(tl.int32), 0)
-    bias = tl.load(addresses + expert).to(tl.pointer_type(of_output.dtype.element_ty))
+    bias = _bias_of(row, addresses, ends, experts, of_output.dtype.element_ty, experts_block)
     total = tl.zeros((block,), dtype=tl.float32)
     for first in range(0, width, block):
         places = first + tl.arange(0, block)

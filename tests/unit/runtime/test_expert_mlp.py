@@ -13,6 +13,7 @@ from torch.nn import functional
 
 from orchestrator.kernel_selection.experts import Gate, joins_expert_mlp
 from orchestrator.models.blocks.mlp.layers import quick_gelu
+from orchestrator.runtime.layers.grouped_experts import expert_mlp
 from orchestrator.runtime.layers.grouped_experts.expert_mlp import join_expert_mlp
 from tests.unit.runtime.conftest import PutKernels
 
@@ -53,6 +54,11 @@ class Products:
 
 class Biases:
     """Of the kernels' module."""
+
+    @staticmethod
+    def add_biases(outputs: torch.Tensor, biases: list[torch.Tensor], tokens: list[int], shares: torch.Tensor) -> None:
+        for rows, bias, by in zip(outputs.split(tokens), biases, shares.split(tokens), strict=True):
+            rows += bias * by[:, None]
 
     @staticmethod
     def add_bias_gradients(
@@ -154,9 +160,14 @@ def experts(kernel_stand_ins: None) -> Any:
     return module
 
 
+@pytest.mark.parametrize("large", [False, True])
 @pytest.mark.parametrize("gpt_oss", [False, True])
-def test_joined_experts_are_those_of_megatron(gpt_oss: bool, kernel_stand_ins: None) -> None:
+def test_joined_experts_are_those_of_megatron(
+    gpt_oss: bool, large: bool, kernel_stand_ins: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Outputs and all gradients: with biases, of which the second is weighted as the router weighted its token."""
+    if large:
+        monkeypatch.setattr(expert_mlp, "LARGE_PRODUCT", 0)
     plain, joined = grouped_mlp(gpt_oss=gpt_oss), grouped_mlp(gpt_oss=gpt_oss)
     join_expert_mlp(joined, GATES["gpt_oss" if gpt_oss else "swiglu"], has_biases=gpt_oss)
     for parameter in joined.parameters():

@@ -19,6 +19,11 @@ from orchestrator.runtime.triton_kernels.loading import kernels
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.sections.runtime import Layers
 
+LARGE_PRODUCT = 1 << 34
+"""Multiply-adds of a product, of an expert on average, from which on cuBLAS is faster, which the host starts for each:
+measured on an H200 with widths of 2,880 and 5,760 (docs/benchmarks/results.md).
+"""
+
 
 def join_expert_mlps(chunk: Any, job: JobSpec, config: LayerConfig, layers: Layers) -> None:
     """Give the experts of a built chunk these passes, unless the environment asks for Transformer Engine's."""
@@ -72,15 +77,14 @@ class _GateAndUp(torch.autograd.Function):
         ctx.save_for_backward(hidden)
         ctx.tokens, ctx.parameters = tokens, parameters
         matrices, biases = _split(parameters, tokens)
-        gated: torch.Tensor = _products().multiply(hidden, matrices, tokens, transposed=True, biases=biases)
-        return gated
+        return _multiply(hidden, matrices, tokens, transposed=True, biases=biases)
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
         (hidden,) = ctx.saved_tensors
         of_gated = gradients[0].contiguous()
         matrices, biases = _split(ctx.parameters, ctx.tokens)
-        of_hidden = _products().multiply(of_gated, matrices, ctx.tokens, transposed=False)
+        of_hidden = _multiply(of_gated, matrices, ctx.tokens, transposed=False)
         _products().add_products(hidden, of_gated, _buffers(matrices), ctx.tokens, adds=True)
         if biases:
             _biases().add_bias_gradients(of_gated, _buffers(biases), ctx.tokens, adds=True)
@@ -98,23 +102,48 @@ class _Down(torch.autograd.Function):
         ctx.save_for_backward(gated, weights, activated)
         ctx.tokens, ctx.gate, ctx.parameters = tokens, gate, parameters
         matrices, biases = _split(parameters, tokens)
-        output: torch.Tensor = _products().multiply(
-            activated, matrices, tokens, transposed=True, biases=biases, shares=weights if biases else None
-        )
-        return output
+        return _multiply(activated, matrices, tokens, transposed=True, biases=biases, shares=weights)
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
         gated, weights, activated = ctx.saved_tensors
         of_out = gradients[0].contiguous()
         matrices, biases = _split(ctx.parameters, ctx.tokens)
-        of_activated = _products().multiply(of_out, matrices, ctx.tokens, transposed=False)
+        of_activated = _multiply(of_out, matrices, ctx.tokens, transposed=False)
         _products().add_products(activated, of_out, _buffers(matrices), ctx.tokens, adds=True)
         of_gated, of_weights = _activation().weighted_gate_gradient(of_activated, gated, weights, ctx.gate)
         if biases:
             _biases().add_bias_gradients(of_out, _buffers(biases), ctx.tokens, adds=True, shares=weights)
             _biases().add_share_gradients(of_out, biases, ctx.tokens, of_weights)
         return of_gated, of_weights, None, None, *map(nothing_to_add, ctx.parameters)
+
+
+def _multiply(
+    inputs: torch.Tensor,
+    matrices: Sequence[torch.Tensor],
+    tokens: list[int],
+    *,
+    transposed: bool,
+    biases: Sequence[torch.Tensor] = (),
+    shares: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """As the kernel of this name (grouped_products.py); of large experts by cuBLAS, for one after the other."""
+    if inputs.size(0) * matrices[0].numel() < LARGE_PRODUCT * len(tokens):
+        shares = shares if biases else None
+        found: torch.Tensor = _products().multiply(
+            inputs, matrices, tokens, transposed=transposed, biases=biases, shares=shares
+        )
+        return found
+    out = inputs.new_empty(inputs.size(0), matrices[0].size(0 if transposed else 1))
+    for index, (rows, target) in enumerate(zip(inputs.split(tokens), out.split(tokens), strict=True)):
+        matrix = matrices[index].t() if transposed else matrices[index]
+        if biases and shares is None:
+            torch.addmm(biases[index], rows, matrix, out=target)
+        else:
+            torch.mm(rows, matrix, out=target)
+    if biases and shares is not None:
+        _biases().add_biases(out, biases, tokens, shares)
+    return out
 
 
 def _split(
