@@ -115,6 +115,7 @@ class _Down(torch.autograd.Function):
         if biases:
             _biases().add_bias_gradients(of_out, _buffers(biases), ctx.tokens, adds=True, shares=weights)
             _biases().add_share_gradients(of_out, biases, ctx.tokens, of_weights)
+        del of_activated  # before there are gradients of matrices, of which autograd gets empty ones
         return of_gated, of_weights, None, None, *map(nothing_to_add, ctx.parameters)
 
 
