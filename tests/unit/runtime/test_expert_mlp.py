@@ -12,7 +12,9 @@ from support.training import tiny_job
 from torch.nn import functional
 
 from orchestrator.kernel_selection.experts import Gate, joins_expert_mlp
+from orchestrator.models.blocks.experts import memory
 from orchestrator.models.blocks.mlp.layers import quick_gelu
+from orchestrator.planning.memory.layer import core_kernels, rank_shape
 from orchestrator.runtime.layers.grouped_experts import expert_mlp
 from orchestrator.runtime.layers.grouped_experts.expert_mlp import join_expert_mlp
 from tests.unit.runtime.conftest import PutKernels
@@ -204,6 +206,28 @@ def test_weights_are_gathered_before_they_are_read(experts: Any) -> None:
             weight.data.zero_()
     found, _ = experts(hidden, torch.tensor(TOKENS), share)
     torch.testing.assert_close(found, wanted)
+
+
+@pytest.mark.parametrize("gpt_oss", [False, True])
+def test_their_plan_counts_what_they_keep(gpt_oss: bool, kernel_stand_ins: None) -> None:
+    """Beside the tokens what goes into the gate, twice as wide as what comes from it, and that; of the plan the rest is
+    the router's.
+    """
+    kept: list[int] = []
+    joined = grouped_mlp(gpt_oss=gpt_oss)
+    join_expert_mlp(joined, GATES["gpt_oss" if gpt_oss else "swiglu"], has_biases=gpt_oss)
+    hidden, share = (torch.randn(sum(TOKENS), *width, requires_grad=True) for width in ((HIDDEN,), ()))
+    with torch.autograd.graph.saved_tensors_hooks(lambda each: kept.append(each.numel()), lambda each: each):
+        joined(hidden, torch.tensor(TOKENS), share)
+    assert sum(kept) == sum(TOKENS) * (HIDDEN + 3 * INNER + 1)
+
+    model = {**MIXTURE, **({"activation": "quick_geglu", "add_bias_linear": True} if gpt_oss else {})}
+    job = tiny_job("mixture", model=model, precision={"dtype": "bf16"}, runtime={"device": "auto"})
+    sizes, kernels = rank_shape(job), core_kernels(job, "transformer_engine", is_recomputed=False)
+    assert kernels.joins_experts
+    rows = sizes.own_tokens * job.model.moe_router_topk
+    router = memory.saved(job.model, sizes, kernels) - rows * sizes.width * (sizes.hidden + 3 * job.model.moe_ffn_size)
+    assert 0 < router <= sizes.own_tokens * 24 * 4 + 8 * rows
 
 
 @pytest.mark.parametrize(
