@@ -15,8 +15,7 @@ from orchestrator.kernel_selection.experts import Gate, joins_expert_mlp
 from orchestrator.models.blocks.experts import memory
 from orchestrator.models.blocks.mlp.layers import quick_gelu
 from orchestrator.planning.memory.layer import core_kernels, rank_shape
-from orchestrator.runtime.layers.grouped_experts import expert_mlp
-from orchestrator.runtime.layers.grouped_experts.expert_mlp import join_expert_mlp
+from orchestrator.runtime.layers.grouped_experts.expert_mlp import LARGE_PRODUCT, join_expert_mlp
 from tests.unit.runtime.conftest import PutKernels
 
 HIDDEN, INNER = 6, 4
@@ -164,14 +163,11 @@ def experts(kernel_stand_ins: None) -> Any:
 
 @pytest.mark.parametrize("large", [False, True])
 @pytest.mark.parametrize("gpt_oss", [False, True])
-def test_joined_experts_are_those_of_megatron(
-    gpt_oss: bool, large: bool, kernel_stand_ins: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_joined_experts_are_those_of_megatron(gpt_oss: bool, large: bool, kernel_stand_ins: None) -> None:
     """Outputs and all gradients: with biases, of which the second is weighted as the router weighted its token."""
-    if large:
-        monkeypatch.setattr(expert_mlp, "LARGE_PRODUCT", 0)
     plain, joined = grouped_mlp(gpt_oss=gpt_oss), grouped_mlp(gpt_oss=gpt_oss)
-    join_expert_mlp(joined, GATES["gpt_oss" if gpt_oss else "swiglu"], has_biases=gpt_oss)
+    gate, least = GATES["gpt_oss" if gpt_oss else "swiglu"], 0 if large else LARGE_PRODUCT
+    join_expert_mlp(joined, gate, has_biases=gpt_oss, large=least)
     for parameter in joined.parameters():
         parameter.main_grad = torch.ones_like(parameter)
     hidden, share = torch.randn(sum(TOKENS), HIDDEN), torch.rand(sum(TOKENS))

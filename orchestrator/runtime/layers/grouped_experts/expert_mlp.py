@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from megatron.core.transformer.moe.experts import TEGroupedMLP
@@ -35,7 +35,16 @@ def join_expert_mlps(chunk: Any, job: JobSpec, config: LayerConfig, layers: Laye
             join_expert_mlp(module, gate_of(job.model), has_biases=job.model.add_bias_linear)
 
 
-def join_expert_mlp(experts: Any, gate: Gate, *, has_biases: bool) -> None:
+class _Rows(NamedTuple):
+    """Of a product."""
+
+    tokens: list[int]
+    """Of each expert."""
+    large: int
+    """Multiply-adds of an expert on average, from which on experts are multiplied one after the other."""
+
+
+def join_expert_mlp(experts: Any, gate: Gate, *, has_biases: bool, large: int = LARGE_PRODUCT) -> None:
     """Give these passes to a TEGroupedMLP with this gate. Its linear layers are called as before: what comes before a
     call gathers their weights (megatron-core's `overlap_param_gather`).
     """
@@ -50,8 +59,8 @@ def join_expert_mlp(experts: Any, gate: Gate, *, has_biases: bool) -> None:
         """Tokens [n, h], an expert's behind another's, the number of each on the host, and how the router weighted each
         token [n]; gives [n, h], and no bias.
         """
-        tokens = tokens_per_expert.tolist()
-        return second(first(hidden, tokens), weights, tokens, gate), None
+        rows = _Rows(tokens_per_expert.tolist(), large)
+        return second(first(hidden, rows), weights, rows, gate), None
 
     vars(experts)["forward"] = forward
 
@@ -73,21 +82,21 @@ class _GateAndUp(torch.autograd.Function):
     """[n, h] to gate and up, [n, 2f]. Parameters are all experts' matrices, and then all biases, if they have any."""
 
     @staticmethod
-    def forward(ctx: Any, hidden: torch.Tensor, tokens: list[int], *parameters: torch.Tensor) -> torch.Tensor:
+    def forward(ctx: Any, hidden: torch.Tensor, rows: _Rows, *parameters: torch.Tensor) -> torch.Tensor:
         ctx.save_for_backward(hidden)
-        ctx.tokens, ctx.parameters = tokens, parameters
-        matrices, biases = _split(parameters, tokens)
-        return _multiply(hidden, matrices, tokens, transposed=True, biases=biases)
+        ctx.rows, ctx.parameters = rows, parameters
+        matrices, biases = _split(parameters, rows)
+        return _multiply(hidden, matrices, rows, transposed=True, biases=biases)
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
         (hidden,) = ctx.saved_tensors
         of_gated = gradients[0].contiguous()
-        matrices, biases = _split(ctx.parameters, ctx.tokens)
-        of_hidden = _multiply(of_gated, matrices, ctx.tokens, transposed=False)
-        _products().add_products(hidden, of_gated, _buffers(matrices), ctx.tokens, adds=True)
+        matrices, biases = _split(ctx.parameters, ctx.rows)
+        of_hidden = _multiply(of_gated, matrices, ctx.rows, transposed=False)
+        _products().add_products(hidden, of_gated, _buffers(matrices), ctx.rows.tokens, adds=True)
         if biases:
-            _biases().add_bias_gradients(of_gated, _buffers(biases), ctx.tokens, adds=True)
+            _biases().add_bias_gradients(of_gated, _buffers(biases), ctx.rows.tokens, adds=True)
         return of_hidden, None, *map(nothing_to_add, ctx.parameters)
 
 
@@ -96,25 +105,25 @@ class _Down(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, gated: torch.Tensor, weights: torch.Tensor, tokens: list[int], gate: Gate, *parameters: torch.Tensor
+        ctx: Any, gated: torch.Tensor, weights: torch.Tensor, rows: _Rows, gate: Gate, *parameters: torch.Tensor
     ) -> torch.Tensor:
         activated = _activation().weighted_gate(gated, weights, gate)
         ctx.save_for_backward(gated, weights, activated)
-        ctx.tokens, ctx.gate, ctx.parameters = tokens, gate, parameters
-        matrices, biases = _split(parameters, tokens)
-        return _multiply(activated, matrices, tokens, transposed=True, biases=biases, shares=weights)
+        ctx.rows, ctx.gate, ctx.parameters = rows, gate, parameters
+        matrices, biases = _split(parameters, rows)
+        return _multiply(activated, matrices, rows, transposed=True, biases=biases, shares=weights)
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
         gated, weights, activated = ctx.saved_tensors
         of_out = gradients[0].contiguous()
-        matrices, biases = _split(ctx.parameters, ctx.tokens)
-        of_activated = _multiply(of_out, matrices, ctx.tokens, transposed=False)
-        _products().add_products(activated, of_out, _buffers(matrices), ctx.tokens, adds=True)
+        matrices, biases = _split(ctx.parameters, ctx.rows)
+        of_activated = _multiply(of_out, matrices, ctx.rows, transposed=False)
+        _products().add_products(activated, of_out, _buffers(matrices), ctx.rows.tokens, adds=True)
         of_gated, of_weights = _activation().weighted_gate_gradient(of_activated, gated, weights, ctx.gate)
         if biases:
-            _biases().add_bias_gradients(of_out, _buffers(biases), ctx.tokens, adds=True, shares=weights)
-            _biases().add_share_gradients(of_out, biases, ctx.tokens, of_weights)
+            _biases().add_bias_gradients(of_out, _buffers(biases), ctx.rows.tokens, adds=True, shares=weights)
+            _biases().add_share_gradients(of_out, biases, ctx.rows.tokens, of_weights)
         del of_activated  # before there are gradients of matrices, of which autograd gets empty ones
         return of_gated, of_weights, None, None, *map(nothing_to_add, ctx.parameters)
 
@@ -122,36 +131,36 @@ class _Down(torch.autograd.Function):
 def _multiply(
     inputs: torch.Tensor,
     matrices: Sequence[torch.Tensor],
-    tokens: list[int],
+    rows: _Rows,
     *,
     transposed: bool,
     biases: Sequence[torch.Tensor] = (),
     shares: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """As the kernel of this name (grouped_products.py); of large experts by cuBLAS, for one after the other."""
-    if inputs.size(0) * matrices[0].numel() < LARGE_PRODUCT * len(tokens):
+    tokens = rows.tokens
+    if inputs.size(0) * matrices[0].numel() < rows.large * len(tokens):
         shares = shares if biases else None
         found: torch.Tensor = _products().multiply(
             inputs, matrices, tokens, transposed=transposed, biases=biases, shares=shares
         )
         return found
     out = inputs.new_empty(inputs.size(0), matrices[0].size(0 if transposed else 1))
-    for index, (rows, target) in enumerate(zip(inputs.split(tokens), out.split(tokens), strict=True)):
+    for index, (part, target) in enumerate(zip(inputs.split(tokens), out.split(tokens), strict=True)):
         matrix = matrices[index].t() if transposed else matrices[index]
         if biases and shares is None:
-            torch.addmm(biases[index], rows, matrix, out=target)
+            torch.addmm(biases[index], part, matrix, out=target)
         else:
-            torch.mm(rows, matrix, out=target)
+            torch.mm(part, matrix, out=target)
     if biases and shares is not None:
         _biases().add_biases(out, biases, tokens, shares)
     return out
 
 
-def _split(
-    parameters: Sequence[torch.Tensor], tokens: list[int]
-) -> tuple[Sequence[torch.Tensor], Sequence[torch.Tensor]]:
+def _split(parameters: Sequence[torch.Tensor], rows: _Rows) -> tuple[Sequence[torch.Tensor], Sequence[torch.Tensor]]:
     """Of each expert its matrix, and its bias; no biases where there are none."""
-    return parameters[: len(tokens)], parameters[len(tokens) :]
+    count = len(rows.tokens)
+    return parameters[:count], parameters[count:]
 
 
 def _buffers(parameters: Sequence[torch.Tensor]) -> list[torch.Tensor]:
