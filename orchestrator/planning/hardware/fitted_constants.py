@@ -86,6 +86,7 @@ class Experts(_Constants):
     biased: ForwardBackward
     clamped: ForwardBackward
     joined_biased: ForwardBackward
+    joined_products: ForwardBackward
     launches: ForwardBackward
     launches_of_expert: ForwardBackward
     launches_of_bias: ForwardBackward

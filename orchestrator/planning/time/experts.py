@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from orchestrator.kernel_selection.experts import groups_experts
+from orchestrator.kernel_selection.experts import LARGE_PRODUCT, groups_experts
 from orchestrator.models.blocks.base import NOTHING, ForwardBackward, Matrix, RoutedTokens, Routing
 from orchestrator.planning.time.communication import Group, group_of, linked_ranks
 from orchestrator.planning.time.kernels.gemm import gemm_seconds
@@ -16,17 +16,20 @@ def routed_seconds(setting: Setting, matrix: Matrix, routing: Routing) -> Forwar
     weights = 0.0
     if not setting.is_frozen:
         weights = count * gemm_seconds(outputs, inputs, tokens / count, setting.device, setting.products)
+    slower = setting.device.fitted.experts.joined_products if setting.joins_experts else ForwardBackward(1, 1)
     return ForwardBackward(
-        _grouped(setting, inputs, outputs, count, tokens), _grouped(setting, outputs, inputs, count, tokens) + weights
+        _grouped(setting, inputs, outputs, count, tokens, slower.forward),
+        _grouped(setting, outputs, inputs, count, tokens, slower.backward) + weights,
     )
 
 
-def _grouped(setting: Setting, inputs: float, outputs: float, count: int, tokens: float) -> float:
+def _grouped(setting: Setting, inputs: float, outputs: float, count: int, tokens: float, slower: float) -> float:
     """One product for each expert, or all in one kernel: which fills the processors, and still reads every weight."""
-    if not groups_experts(setting.job, setting.kernels.layers):
+    are_large = setting.joins_experts and tokens * inputs * outputs >= count * LARGE_PRODUCT
+    if are_large or not groups_experts(setting.job, setting.kernels.layers):
         return count * gemm_seconds(tokens / count, outputs, inputs, setting.device, setting.products)
     read = setting.streaming((tokens * (inputs + outputs) + count * inputs * outputs) * setting.size)
-    return max(gemm_seconds(tokens, outputs, inputs, setting.device, setting.products), read)
+    return max(slower * gemm_seconds(tokens, outputs, inputs, setting.device, setting.products), read)
 
 
 def moving_seconds(setting: Setting, routed: RoutedTokens) -> ForwardBackward:

@@ -12,17 +12,12 @@ from typing import Any, NamedTuple
 import torch
 from megatron.core.transformer.moe.experts import TEGroupedMLP
 
-from orchestrator.kernel_selection.experts import GROUPED_PRODUCTS, Gate, gate_of, joins_expert_mlp
+from orchestrator.kernel_selection.experts import GROUPED_PRODUCTS, LARGE_PRODUCT, Gate, gate_of, joins_expert_mlp
 from orchestrator.runtime.layers.config import LayerConfig
 from orchestrator.runtime.layers.weight_gradient import nothing_to_add
 from orchestrator.runtime.triton_kernels.loading import kernels
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.sections.runtime import Layers
-
-LARGE_PRODUCT = 1 << 34
-"""Multiply-adds of a product, of an expert on average, from which on cuBLAS is faster, which the host starts for each:
-measured on an H200 with widths of 2,880 and 5,760 (docs/benchmarks/results.md).
-"""
 
 
 def join_expert_mlps(chunk: Any, job: JobSpec, config: LayerConfig, layers: Layers) -> None:
