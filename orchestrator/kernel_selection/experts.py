@@ -15,9 +15,9 @@ GROUPED_PRODUCTS = "NVTE_USE_CUTLASS_GROUPED_GEMM"
 the gradients of tokens, on a Hopper GPU and in 16 bits. By itself it calls cuBLAS for each expert, whose search for an
 algorithm takes the host about 0.1 ms (docs/benchmarks/results.md).
 """
-LARGE_PRODUCT = 1 << 34
+LARGE_PRODUCT = 1 << 33
 """Multiply-adds of a product, of an expert on average, from which on cuBLAS, which the host starts for each expert, is
-faster than our kernel of all: measured on an H200 with widths of 2,880 and 5,760 (docs/benchmarks/results.md).
+faster than our kernel of all: measured on an H200 in ten shapes (docs/benchmarks/results.md).
 """
 _WIDTH = 8
 """Row widths must be multiples of this. For sums over no multiple of 128 it calls cuBLAS by itself."""

@@ -146,7 +146,7 @@ def test_biases(splits: list[int], weighted: bool) -> None:
         biased.add_bias_gradients(gradient, buffers, splits, adds=adds, shares=shares)
         for buffer, bias in zip(buffers, exact, strict=True):
             assert bias.grad is not None
-            assert relative(buffer - adds, bias.grad) < LIMIT
+            assert relative(buffer - int(adds), bias.grad) < LIMIT
 
 
 GATES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {

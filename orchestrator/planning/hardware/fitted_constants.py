@@ -87,6 +87,7 @@ class Experts(_Constants):
     clamped: ForwardBackward
     joined_biased: ForwardBackward
     joined_products: ForwardBackward
+    joined_gradients: float
     launches: ForwardBackward
     launches_of_expert: ForwardBackward
     launches_of_bias: ForwardBackward

@@ -16,6 +16,8 @@ def routed_seconds(setting: Setting, matrix: Matrix, routing: Routing) -> Forwar
     weights = 0.0
     if not setting.is_frozen:
         weights = count * gemm_seconds(outputs, inputs, tokens / count, setting.device, setting.products)
+    if setting.joins_experts:
+        weights += setting.streaming(setting.device.fitted.experts.joined_gradients * count * inputs * outputs)
     slower = setting.device.fitted.experts.joined_products if setting.joins_experts else ForwardBackward(1, 1)
     return ForwardBackward(
         _grouped(setting, inputs, outputs, count, tokens, slower.forward),
