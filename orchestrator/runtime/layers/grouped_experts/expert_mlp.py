@@ -141,7 +141,8 @@ def _multiply(
         )
         return found
     out = inputs.new_empty(inputs.size(0), matrices[0].size(0 if transposed else 1))
-    for index, (part, target) in enumerate(zip(inputs.split(tokens), out.split(tokens), strict=True)):
+    parts = zip(torch.split(inputs, tokens), torch.split(out, tokens), strict=True)
+    for index, (part, target) in enumerate(parts):
         matrix = matrices[index].t() if transposed else matrices[index]
         if biases and shares is None:
             torch.addmm(biases[index], part, matrix, out=target)
