@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import math
+from typing import NamedTuple
+
+from orchestrator.kernel_selection.fused_kernels import adds_in_products
 from orchestrator.spec.job_sections import JobSections
+from orchestrator.spec.model import ModelSpec
 from orchestrator.spec.sections.runtime import Layers
 
 GROUPED_PRODUCTS = "NVTE_USE_CUTLASS_GROUPED_GEMM"
@@ -10,11 +15,30 @@ GROUPED_PRODUCTS = "NVTE_USE_CUTLASS_GROUPED_GEMM"
 the gradients of tokens, on a Hopper GPU and in 16 bits. By itself it calls cuBLAS for each expert, whose search for an
 algorithm takes the host about 0.1 ms (docs/benchmarks/results.md).
 """
+LARGE_PRODUCT = 1 << 33
+"""Multiply-adds of a product, of an expert on average, from which on cuBLAS, which the host starts for each expert, is
+faster than our kernel of all: measured on an H200 in ten shapes (docs/benchmarks/results.md).
+"""
 _WIDTH = 8
 """Row widths must be multiples of this. For sums over no multiple of 128 it calls cuBLAS by itself."""
 _SHARED_BYTES = 48 << 10
 """Default shared memory of a thread block: the router's kernels do not request more."""
 _SUM_BYTES, _SCORE_BYTES, _TOKENS_OF_BLOCK = 8, 4, 4
+
+
+class Gate(NamedTuple):
+    """x · sigmoid(slope · x · (1 + cubic · x²)) · (up + offset), of an x that is clamped to at most `limit`, and an up
+    clamped to at most that and, negative, at least.
+    """
+
+    slope: float
+    cubic: float = 0.0
+    limit: float | None = None
+    offset: float = 0.0
+
+
+_GATES = {"swiglu": Gate(1.0), "quick_geglu": Gate(1.702), "geglu": Gate(2 * (2 / math.pi) ** 0.5, 0.044715)}
+"""Of activations: SiLU, and two approximations of GeLU, whose (1 + tanh(u)) / 2 is sigmoid(2u)."""
 
 
 def expert_kernels(job: JobSections, layers: Layers, *, has_permutation: bool, has_router: bool) -> dict[str, bool]:
@@ -49,13 +73,18 @@ def adds_weight_gradients(job: JobSections) -> bool:
 
 
 def joins_expert_mlp(job: JobSections, layers: Layers) -> bool:
-    """Whether kernels of ours compute the experts of a rank from the first product to the last, where weight gradients
-    are added in their products: those of 16-bit tensors with SwiGLU and without biases.
+    """Whether kernels of ours compute the experts of a rank from the first product to the last: those of 16-bit tensors
+    with a gate, where weight gradients are added in their products.
     """
     model = job.model
-    is_plain = model.activation == "swiglu" and not model.add_bias_linear and not model.moe_apply_probs_on_input
     in_16_bits = job.precision.products in ("bf16", "fp16")
-    return multiplies_in_one_kernel(job, layers) and is_plain and in_16_bits
+    has_gate = model.activation in _GATES and not model.moe_apply_probs_on_input
+    return multiplies_in_one_kernel(job, layers) and adds_in_products(job) and has_gate and in_16_bits
+
+
+def gate_of(model: ModelSpec) -> Gate:
+    """That of joined experts."""
+    return _GATES[model.activation]._replace(limit=model.activation_func_clamp_value, offset=model.glu_linear_offset)
 
 
 def can_fuse_permutation(job: JobSections) -> bool:

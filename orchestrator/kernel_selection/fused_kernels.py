@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from orchestrator.models.blocks.registry import FEATURES
 from orchestrator.spec.job import JobSpec
+from orchestrator.spec.job_sections import JobSections
 from orchestrator.spec.model import ModelSpec
 from orchestrator.spec.sections.runtime import Layers
 
@@ -30,7 +31,7 @@ def fuses_rotation(model: ModelSpec, layers: Layers) -> bool:
     return layers == "transformer_engine" and model.position_embedding_type == "rope" and model.mrope_section is None
 
 
-def adds_in_products(job: JobSpec) -> bool:
+def adds_in_products(job: JobSections) -> bool:
     """Whether the products that compute gradients of weights add them to their buffers, where torch can. By itself only
     on a GPU: the CPU has no product of 16-bit matrices that adds to fp32; and not where the matrices are frozen.
     """

@@ -61,6 +61,14 @@ ROUTING: dict[str, dict[str, Any]] = {
     "capacity": {"moe_expert_capacity_factor": 1.0},
     "z-loss-allgather": {"moe_z_loss_coeff": 1e-3, "moe_token_dispatcher_type": "allgather"},
     "bf16-router": {"moe_router_dtype": None},
+    "gpt-oss": {
+        "activation": "quick_geglu",
+        "activation_func_clamp_value": 0.5,  # so small that it clamps
+        "glu_linear_offset": 1.0,
+        "add_bias_linear": True,
+        "moe_shared_expert_intermediate_size": None,
+    },
+    "geglu": {"activation": "geglu", "moe_shared_expert_intermediate_size": None},
 }
 PLAIN = f"""
 import os

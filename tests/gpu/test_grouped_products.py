@@ -3,6 +3,7 @@ also where an expert gets no token, or an odd number of them."""
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable
 from typing import Any
@@ -12,7 +13,7 @@ import torch
 from support.measured import needs_gpus, needs_layers
 from support.training import four_layer_job
 
-from orchestrator.kernel_selection.experts import GROUPED_PRODUCTS
+from orchestrator.kernel_selection.experts import GROUPED_PRODUCTS, gate_of
 from orchestrator.runtime.layers.grouped_experts.transformer_engine_products import multiply_in_one_kernel
 from orchestrator.runtime.layers.weight_gradient import accumulate
 from orchestrator.runtime.triton_kernels.loading import kernels
@@ -86,13 +87,10 @@ def test_weight_gradients(
         [each[: outputs * inputs].view(outputs, inputs) for each in whole.chunk(len(splits))]
         for whole in (storage, before)
     )
-    options = {"adds": adds, "with_bias": True, "tiling": getattr(kernel, tiling)}
-    of_bias = kernel.add_products(tokens, of_output, buffers, splits, **options)
-    parts = zip(buffers, earlier, of_bias, tokens.split(splits), of_output.split(splits), strict=True)
-    for buffer, old, bias, rows, of in parts:
+    kernel.add_products(tokens, of_output, buffers, splits, adds=adds, tiling=getattr(kernel, tiling))
+    for buffer, old, rows, of in zip(buffers, earlier, tokens.split(splits), of_output.split(splits), strict=True):
         wanted = of.float().t() @ rows.float() + (old.float() if adds else 0)
         assert relative(buffer, wanted) < LIMIT
-        assert relative(bias, of.float().sum(0)) < LIMIT
     for whole, old in zip(storage.chunk(len(splits)), before.chunk(len(splits)), strict=True):
         assert torch.equal(whole[-8:], old[-8:])
 
@@ -114,29 +112,85 @@ def test_outputs_and_gradients_of_tokens(splits: list[int], tiling: str, inputs:
         assert relative(found, torch.cat(wanted)) < LIMIT
 
 
-@pytest.mark.parametrize(("tokens", "width"), [(1000, 768), (37, 1408), (5, 2500), (0, 64)])
-def test_activation(tokens: int, width: int) -> None:
-    """Weighted SwiGLU and its gradients, beside torch's in fp32."""
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("splits", SPLITS.values(), ids=SPLITS)
+def test_biases(splits: list[int], weighted: bool) -> None:
+    """Each expert's is added to its own rows, as they are weighted; their gradients, and those of the weights."""
     needs_gpus(1, "torch")
-    kernel = kernels("weighted_swiglu", "this test")
+    products, biased = kernels("grouped_products", "this test"), kernels("expert_biases", "this test")
+    torch.manual_seed(1)
+    inputs, outputs, count = 264, 1000, sum(splits)
+    rows, gradient = torch.randn(count, inputs, **IN_BF16), torch.randn(count, outputs, **IN_BF16)
+    weights = [torch.randn(outputs, inputs, **IN_BF16) for _ in splits]
+    biases = [torch.randn(outputs, **IN_BF16) for _ in splits]
+    shares = torch.rand(count, device="cuda") if weighted else None
+    found = products.multiply(rows, weights, splits, transposed=True, biases=biases, shares=shares)
+
+    if shares is not None:
+        apart = products.multiply(rows, weights, splits, transposed=True)
+        biased.add_biases(apart, biases, splits, shares)
+        assert relative(apart, found.float()) < LIMIT
+
+    exact = [bias.float().requires_grad_() for bias in biases]
+    share = torch.ones(count, device="cuda") if shares is None else shares.clone()
+    parts = zip(rows.split(splits), weights, exact, share.requires_grad_().split(splits), strict=True)
+    wanted = torch.cat([each.float() @ weight.float().t() + bias * by[:, None] for each, weight, bias, by in parts])
+    assert relative(found, wanted) < LIMIT
+    wanted.backward(gradient.float())
+    assert share.grad is not None
+    of_shares = torch.ones(count, device="cuda")
+    biased.add_share_gradients(gradient, biases, splits, of_shares)
+    assert relative(of_shares - 1, share.grad) < LIMIT
+    for adds, dtype in ((True, torch.float32), (False, torch.bfloat16)):
+        buffers = list(torch.ones(len(splits), outputs, device="cuda", dtype=dtype).unbind())
+        biased.add_bias_gradients(gradient, buffers, splits, adds=adds, shares=shares)
+        for buffer, bias in zip(buffers, exact, strict=True):
+            assert bias.grad is not None
+            assert relative(buffer - int(adds), bias.grad) < LIMIT
+
+
+GATES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "swiglu": torch.nn.functional.silu,
+    "geglu": functools.partial(torch.nn.functional.gelu, approximate="tanh"),
+    "quick_geglu": lambda x: x * torch.sigmoid(1.702 * x),
+}
+
+
+@pytest.mark.parametrize("limited", [False, True])
+@pytest.mark.parametrize("activation", GATES)
+@pytest.mark.parametrize(("tokens", "width"), [(1000, 768), (37, 1408), (5, 2500), (0, 64)])
+def test_activation(tokens: int, width: int, activation: str, limited: bool) -> None:
+    """Weighted gates and their gradients, beside torch's in fp32; clamped and raised as gpt-oss's are, also."""
+    needs_gpus(1, "torch")
+    kernel = kernels("gated_activation", "this test")
     torch.manual_seed(1)
     gated, gradient = torch.randn(tokens, 2 * width, **IN_BF16), torch.randn(tokens, width, **IN_BF16)
     weights = torch.rand(tokens, device="cuda")
+    fields = {
+        "activation": activation,
+        **({"activation_func_clamp_value": 1.5, "glu_linear_offset": 1.0} if limited else {}),
+    }
+    gate = gate_of(JOB.model.model_copy(update=fields))
     exact = gated.float().requires_grad_(), weights.clone().requires_grad_()
-    gate, up = exact[0].chunk(2, -1)
-    wanted = torch.nn.functional.silu(gate) * up * exact[1][:, None]
+    x, up = exact[0].chunk(2, -1)
+    if limited:
+        x, up = x.clamp(max=1.5), up.clamp(-1.5, 1.5) + 1
+    wanted = GATES[activation](x) * up * exact[1][:, None]
     wanted.backward(gradient.float())
     assert exact[0].grad is not None
     assert exact[1].grad is not None
-    of_gated, of_weights = kernel.weighted_swiglu_gradient(gradient, gated, weights)
-    assert relative(kernel.weighted_swiglu(gated, weights), wanted) < LIMIT
+    of_gated, of_weights = kernel.weighted_gate_gradient(gradient, gated, weights, gate)
+    assert relative(kernel.weighted_gate(gated, weights, gate), wanted) < LIMIT
     assert relative(of_gated, exact[0].grad) < LIMIT
     assert relative(of_weights, exact[1].grad) < LIMIT
 
 
-@pytest.mark.parametrize(("experts", "inputs", "outputs"), [(32, 2048, 1536), (32, 768, 2048), (2, 4096, 28672)])
+@pytest.mark.parametrize(
+    ("experts", "inputs", "outputs"),
+    [(32, 2048, 1536), (32, 768, 2048), (2, 4096, 28672), (8, 2880, 5760), (8, 2880, 2880)],
+)
 def test_weight_gradients_are_fast(experts: int, inputs: int, outputs: int) -> None:
-    """Of Qwen3-30B-A3B's and Mixtral's experts on one of four ranks, beside cuBLAS for each expert."""
+    """Of Qwen3-30B-A3B's, Mixtral's and gpt-oss-20b's experts on one of four ranks, beside cuBLAS for each expert."""
     needs_gpus(1, "torch")
     add_products = kernels("grouped_products", "this test").add_products
     torch.manual_seed(1)
@@ -145,7 +199,7 @@ def test_weight_gradients_are_fast(experts: int, inputs: int, outputs: int) -> N
     buffers = list(torch.zeros(experts, outputs, inputs, device="cuda").unbind())
 
     def together() -> None:
-        add_products(tokens, of_output, buffers, splits, adds=True, with_bias=False)
+        add_products(tokens, of_output, buffers, splits, adds=True)
 
     def one_by_one() -> None:
         for rows, of, buffer in zip(tokens.split(splits), of_output.split(splits), buffers, strict=True):

@@ -160,4 +160,4 @@ def _kernels(software: list[str]) -> Kernels:
         replayed = "layers"
     elif "attention-graphs" in software:
         replayed = "attention"
-    return replace(kernels, token_exchange=exchange, replayed=replayed)
+    return replace(kernels, token_exchange=exchange, replayed=replayed, own_experts=False)

@@ -156,6 +156,8 @@ class CoreKernels(NamedTuple):
     """Of an element of what linear layers multiply, where that is in FP8 or FP4."""
     groups_experts: bool = False
     """All experts of a rank are multiplied in one kernel."""
+    joins_experts: bool = False
+    """What is between their products is one kernel as well, which keeps its inputs and what it gives."""
 
 
 class Accesses(Protocol):
@@ -210,7 +212,9 @@ class RoutedTokens(NamedTuple):
     clamped: float = 0.0
     """Of the width inside experts, where their activation clamps it."""
     other_waits: int = 0
-    """How often the host waits for the GPU in a forward pass, beside once for the tokens that each expert has."""
+    """How often megatron-core has the host wait for the GPU in a forward pass, beside once for the tokens that each
+    expert has.
+    """
 
 
 class LayerTools(NamedTuple):

@@ -50,6 +50,7 @@ class Attention(_Constants):
     softcapping: ForwardBackward
     gathered_slowdown: float
     flash_attention_speedup: float
+    sink_gradient_seconds: float
 
 
 class Elementwise(_Constants):
@@ -84,6 +85,9 @@ class Experts(_Constants):
     routed: ForwardBackward
     biased: ForwardBackward
     clamped: ForwardBackward
+    joined_biased: ForwardBackward
+    joined_products: ForwardBackward
+    joined_gradients: float
     launches: ForwardBackward
     launches_of_expert: ForwardBackward
     launches_of_bias: ForwardBackward

@@ -8,7 +8,7 @@ micro-batch on this rank, h hidden, q and k the widths of this rank's queries an
 
 from __future__ import annotations
 
-from orchestrator.kernel_selection.experts import groups_experts
+from orchestrator.kernel_selection.experts import groups_experts, joins_expert_mlp
 from orchestrator.kernel_selection.fused_kernels import rotates_projection
 from orchestrator.models.blocks.base import CoreKernels, RankShape
 from orchestrator.models.blocks.block import Block
@@ -42,7 +42,15 @@ def core_kernels(job: JobSpec, layers: Layers, *, is_recomputed: bool) -> CoreKe
     """What computes a job's blocks between their matrices. `is_recomputed`: the core of attention."""
     narrow, groups = job.precision.quantization, groups_experts(job, layers)
     operand = None if narrow is None else narrow.element_bytes
-    return CoreKernels(layers, rotates_projection(job, layers), job.masks_attention, is_recomputed, operand, groups)
+    return CoreKernels(
+        layers,
+        rotates_projection(job, layers),
+        job.masks_attention,
+        is_recomputed,
+        operand,
+        groups,
+        joins_experts=joins_expert_mlp(job, layers),
+    )
 
 
 def saved_by_layer(job: JobSpec, layer: Layer, sizes: RankShape, layers: Layers, *, selective: bool) -> int:

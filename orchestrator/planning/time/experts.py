@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from orchestrator.kernel_selection.experts import groups_experts
+from orchestrator.kernel_selection.experts import LARGE_PRODUCT, groups_experts
 from orchestrator.models.blocks.base import NOTHING, ForwardBackward, Matrix, RoutedTokens, Routing
 from orchestrator.planning.time.communication import Group, group_of, linked_ranks
 from orchestrator.planning.time.kernels.gemm import gemm_seconds
@@ -16,17 +16,22 @@ def routed_seconds(setting: Setting, matrix: Matrix, routing: Routing) -> Forwar
     weights = 0.0
     if not setting.is_frozen:
         weights = count * gemm_seconds(outputs, inputs, tokens / count, setting.device, setting.products)
+    if setting.joins_experts:
+        weights += setting.streaming(setting.device.fitted.experts.joined_gradients * count * inputs * outputs)
+    slower = setting.device.fitted.experts.joined_products if setting.joins_experts else ForwardBackward(1, 1)
     return ForwardBackward(
-        _grouped(setting, inputs, outputs, count, tokens), _grouped(setting, outputs, inputs, count, tokens) + weights
+        _grouped(setting, inputs, outputs, count, tokens, slower.forward),
+        _grouped(setting, outputs, inputs, count, tokens, slower.backward) + weights,
     )
 
 
-def _grouped(setting: Setting, inputs: float, outputs: float, count: int, tokens: float) -> float:
+def _grouped(setting: Setting, inputs: float, outputs: float, count: int, tokens: float, slower: float) -> float:
     """One product for each expert, or all in one kernel: which fills the processors, and still reads every weight."""
-    if not groups_experts(setting.job, setting.kernels.layers):
+    are_large = setting.joins_experts and tokens * inputs * outputs >= count * LARGE_PRODUCT
+    if are_large or not groups_experts(setting.job, setting.kernels.layers):
         return count * gemm_seconds(tokens / count, outputs, inputs, setting.device, setting.products)
     read = setting.streaming((tokens * (inputs + outputs) + count * inputs * outputs) * setting.size)
-    return max(gemm_seconds(tokens, outputs, inputs, setting.device, setting.products), read)
+    return max(slower * gemm_seconds(tokens, outputs, inputs, setting.device, setting.products), read)
 
 
 def moving_seconds(setting: Setting, routed: RoutedTokens) -> ForwardBackward:
@@ -36,8 +41,11 @@ def moving_seconds(setting: Setting, routed: RoutedTokens) -> ForwardBackward:
     if moved is None:
         found = found.plus(fitted.sorted, routed.computed * setting.size if routed.experts > 1 else 0.0)
     found = found.plus(fitted.routed, routed.scores)
-    found = found.plus(fitted.biased, routed.biased * setting.size)
-    found = found.plus(fitted.clamped, routed.clamped * setting.size)
+    if setting.joins_experts:
+        found = found.plus(fitted.joined_biased, routed.biased * setting.size)
+    else:
+        found = found.plus(fitted.biased, routed.biased * setting.size)
+        found = found.plus(fitted.clamped, routed.clamped * setting.size)
     return ForwardBackward(setting.streaming(found.forward), setting.streaming(found.backward))
 
 
@@ -104,4 +112,5 @@ def launches(setting: Setting, routed: RoutedTokens) -> ForwardBackward:
     """Kernels that the host starts for a layer with experts beside those of one with a dense MLP."""
     fitted, grouped = setting.device.fitted.experts, groups_experts(setting.job, setting.kernels.layers)
     found = fitted.launches.plus(fitted.launches_of_expert, 0 if grouped else routed.experts)
-    return found.plus(fitted.launches_of_bias, routed.experts if routed.biased else 0)
+    one_by_one = routed.biased and not setting.joins_experts
+    return found.plus(fitted.launches_of_bias, routed.experts if one_by_one else 0)

@@ -55,7 +55,7 @@ def _waits_for_gpu(setting: Setting, shares: Shares) -> float:
     of_counts, waits = setting.kernels.token_exchange.waits_for_counts, 0.0
     for block, share in shares.items():
         if (routed := setting.routed(block)) is not None:
-            waits += share * (of_counts + routed.other_waits)
+            waits += share * (of_counts + (0 if setting.kernels.own_experts else routed.other_waits))
     return waits
 
 

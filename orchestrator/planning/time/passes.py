@@ -15,7 +15,7 @@ from orchestrator.models.layers import layers as layers_of
 from orchestrator.planning.layout.chunk_layers import Shares
 from orchestrator.planning.time.communication import Group, group_of
 from orchestrator.planning.time.experts import dispatch_seconds, exchanging_group, moving_seconds, routed_seconds
-from orchestrator.planning.time.kernels.attention import attention_of_variant, attention_seconds
+from orchestrator.planning.time.kernels.attention import attention_of_variant, attention_seconds, sink_gradient
 from orchestrator.planning.time.kernels.elementwise import embedding_seconds, layer_seconds, loss_seconds
 from orchestrator.planning.time.kernels.gemm import Linear, gemm_seconds, peak
 from orchestrator.planning.time.kernels.quantization import casting_seconds, expert_casting_seconds
@@ -96,7 +96,7 @@ def _core(setting: Setting, block: Block) -> Pass:
         drops=model.attention_dropout > 0,
         parts=setting.cp,
     )
-    attention = attention_of_variant(setting, attention)
+    attention = attention_of_variant(setting, attention).plus(sink_gradient(setting, scores.heads))
     return Pass({"attention": attention.forward}, {"attention": attention.backward})
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
+from orchestrator.kernel_selection.experts import joins_expert_mlp
 from orchestrator.models.blocks.base import Matrix, RankShape, RoutedTokens
 from orchestrator.models.blocks.block import Block
 from orchestrator.planning.hardware.devices import Device
@@ -60,6 +61,11 @@ class Setting:
     def part(self, matrix: Matrix) -> tuple[float, float]:
         """Inputs and outputs of a matrix on a rank."""
         return matrix.split(self.tp if matrix.routing is None else self.shape.degrees.etp)
+
+    @cached_property
+    def joins_experts(self) -> bool:
+        """Whether kernels of the runtime's compute experts from the first product to the last."""
+        return self.kernels.own_experts and joins_expert_mlp(self.job, self.kernels.layers)
 
     def routed(self, block: Block) -> RoutedTokens | None:
         """What a block brings to experts."""

@@ -28,7 +28,7 @@ _KERNELS: tuple[tuple[str, str], ...] = (
     (MEMORY_BOUND, r"multi_tensor.*BinaryOpListAlpha"),  # adds many gradients to their buffers
     (OPTIMIZER, r"multi_?tensor|adam|lpnorm"),
     (LOSS, r"cross_?entropy|nll_?loss|log_?softmax|logsumexp"),
-    (GEMM, r"^triton_tem\w*_(mm|addmm|bmm|baddbmm)"),
+    (GEMM, r"^triton_tem\w*_(mm|addmm|bmm|baddbmm)|^_(multiply|add_products)$"),
     (ATTENTION, r"fmha|flash|sdpa|attention|attn|softmax|dot_do_o|cudnn::fusion"),
     (MEMORY_BOUND, r"epilogue::impl::\w*bgrad"),  # sums a bias's gradient behind the product
     (GEMM, r"gemm|cutlass|nvjet|xmma|cublas|splitk|s16816|wgmma|gemv|matmul|dot_kernel|reduce_1block_kernel"),
@@ -39,7 +39,7 @@ _KERNELS: tuple[tuple[str, str], ...] = (
     ),
     (MEMORY_BOUND, r"copy|cast|transpose|cat|index|gather|scatter|embedding|fill|reduce|permute|sort|scan|topk|unroll"),
     (MEMORY_BOUND, r"amax|scal|quantize|grad_weight|krn_|cub::|random|distribution|philox|arange|mask|router|moe"),
-    (MEMORY_BOUND, r"chunk_|causal_conv1d|ssd_|state_passing|_branch|_of_bias"),
+    (MEMORY_BOUND, r"chunk_|causal_conv1d|ssd_|state_passing|_branch|_of_bias|_gate|_share_gradients|_row_id_map"),
 )
 """Kernels by what their names hold; the first that fits counts. Case does not matter."""
 

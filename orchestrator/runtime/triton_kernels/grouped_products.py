@@ -37,7 +37,7 @@ _SHARED_BYTES = 196608
 """What WIDE and TALL take; SMALL takes 80 KiB."""
 _ALIGNED = 16
 """Bytes: what begins at a multiple of them is read by wider instructions."""
-_DTYPES = {torch.float32: tl.float32, torch.bfloat16: tl.bfloat16, torch.float16: tl.float16}
+DTYPES = {torch.float32: tl.float32, torch.bfloat16: tl.bfloat16, torch.float16: tl.float16}
 
 
 def multiply(
@@ -46,12 +46,14 @@ def multiply(
     tokens: Sequence[int],
     *,
     transposed: bool,
+    biases: Sequence[torch.Tensor] = (),
+    shares: torch.Tensor | None = None,
     tiling: Tiling | None = None,
 ) -> torch.Tensor:
     """Each expert's rows times its weight [out, in], or times its transpose: [n, in] gives [n, out] with `transposed`,
-    [n, out] gives [n, in] without.
+    [n, out] gives [n, in] without. An expert's bias is added to each of its rows, times the row's share [n].
 
-    inputs are contiguous and in 16 bits, as the weights are; tokens: the rows of each expert. Sums are in fp32.
+    inputs are contiguous and in 16 bits, as weights and biases are; tokens: the rows of each expert. Sums are in fp32.
     """
     tiling = tiling or _tiling(inputs.device, TALL if transposed else WIDE)
     height, width = weights[0].shape
@@ -64,14 +66,18 @@ def multiply(
         return out
     _multiply[(programs,)](
         inputs,
-        _on_gpu(addresses, inputs.device),
-        _ends(tuple(tokens), inputs.device),
+        on_gpu(addresses, inputs.device),
+        on_gpu(tuple(each.data_ptr() for each in biases), inputs.device) if biases else inputs,
+        inputs if shares is None else shares,
+        ends_of(tuple(tokens), inputs.device),
         out,
         len(weights),
         summed,
         columns,
         tiles,
         transposed=transposed,
+        with_bias=bool(biases),
+        with_shares=shares is not None,
         aligned=_are_aligned(addresses),
         whole=summed % tiling.step == 0 and columns % tiling.columns == 0,
         experts_block=triton.next_power_of_2(len(weights)),
@@ -92,32 +98,27 @@ def add_products(
     tokens: Sequence[int],
     *,
     adds: bool,
-    with_bias: bool,
     tiling: Tiling | None = None,
-) -> torch.Tensor | None:
+) -> None:
     """Add to each expert's buffer [out, in] of_outputᵀ · inputs over its tokens, or write it (`adds` false).
 
-    inputs: [n, in], of_output: [n, out], contiguous and in 16 bits; tokens: the rows of each expert. Returns the
-    gradients of biases [experts, out] in fp32, None without `with_bias`. Sums are in fp32.
+    inputs: [n, in], of_output: [n, out], contiguous and in 16 bits; tokens: the rows of each expert. Sums are in fp32.
     """
     tiling = tiling or _tiling(inputs.device, WIDE)
     width, height = inputs.size(1), of_output.size(1)
     addresses = tuple(each.data_ptr() for each in buffers)
-    of_bias = inputs.new_empty(len(buffers), height, dtype=torch.float32) if with_bias else None
     rows, columns = triton.cdiv(height, tiling.rows), triton.cdiv(width, tiling.columns)
     _add_products[(len(buffers) * rows * columns,)](
         inputs,
         of_output,
-        _on_gpu(addresses, inputs.device),
-        _ends(tuple(tokens), inputs.device),
-        inputs if of_bias is None else of_bias,
+        on_gpu(addresses, inputs.device),
+        ends_of(tuple(tokens), inputs.device),
         width,
         height,
         rows,
         columns,
-        dtype=_DTYPES[buffers[0].dtype],
+        dtype=DTYPES[buffers[0].dtype],
         adds=adds,
-        with_bias=with_bias,
         aligned=_are_aligned(addresses),
         whole=height % tiling.rows == 0 and width % tiling.columns == 0,
         out_block=tiling.rows,
@@ -127,7 +128,6 @@ def add_products(
         num_warps=tiling.warps,
         num_stages=tiling.stages,
     )
-    return of_bias
 
 
 @cache
@@ -137,13 +137,13 @@ def _tiling(device: torch.device, best: Tiling) -> Tiling:
 
 
 @lru_cache(maxsize=4096)
-def _on_gpu(addresses: tuple[int, ...], device: torch.device) -> torch.Tensor:
+def on_gpu(addresses: tuple[int, ...], device: torch.device) -> torch.Tensor:
     """[experts]; buffers of gradients stay where they are for a whole training."""
     return torch.tensor(addresses, dtype=torch.int64, device=device)
 
 
 @lru_cache(maxsize=4)
-def _ends(tokens: tuple[int, ...], device: torch.device) -> torch.Tensor:
+def ends_of(tokens: tuple[int, ...], device: torch.device) -> torch.Tensor:
     """Behind each expert's last token, [experts]: once for the products of a layer. From pinned memory, so that the
     host does not wait for the GPU.
     """
@@ -167,6 +167,8 @@ def _tile(place, rows, columns, rows_together: tl.constexpr):
 def _multiply(
     inputs,
     addresses,
+    biases,
+    shares,
     ends,
     out,
     experts,
@@ -174,6 +176,8 @@ def _multiply(
     columns,
     column_tiles,
     transposed: tl.constexpr,
+    with_bias: tl.constexpr,
+    with_shares: tl.constexpr,
     aligned: tl.constexpr,
     whole: tl.constexpr,
     experts_block: tl.constexpr,
@@ -224,6 +228,12 @@ def _multiply(
         total = tl.dot(left, tl.trans(right) if transposed else right, total)
         left_at += step
         right_at += step if transposed else step * columns
+    if with_bias:
+        bias = tl.load(biases + expert).to(tl.pointer_type(inputs.dtype.element_ty))
+        added = tl.load(bias + places, mask=places < columns, other=0.0).to(tl.float32)[None, :]
+        if with_shares:
+            added *= tl.load(shares + rows, mask=rows < end, other=0.0).to(tl.float32)[:, None]
+        total += added
     target = out + rows[:, None].to(tl.int64) * columns + places[None, :]
     tl.store(target, total.to(out.dtype.element_ty), mask=(rows < end)[:, None] & (places < columns)[None, :])
 
@@ -234,14 +244,12 @@ def _add_products(
     of_output,
     addresses,
     ends,
-    of_bias,
     width,
     height,
     rows,
     columns,
     dtype: tl.constexpr,
     adds: tl.constexpr,
-    with_bias: tl.constexpr,
     aligned: tl.constexpr,
     whole: tl.constexpr,
     out_block: tl.constexpr,
@@ -261,7 +269,6 @@ def _add_products(
     left_at = of_output + begin.to(tl.int64) * height + steps[:, None] * height + outs[None, :]
     right_at = inputs + begin.to(tl.int64) * width + steps[:, None] * width + ins[None, :]
     total = tl.zeros((out_block, in_block), dtype=tl.float32)
-    bias = tl.zeros((out_block,), dtype=tl.float32)
     for done in range(0, count, token_block):
         there = (done + steps)[:, None] < count
         if whole:
@@ -271,8 +278,6 @@ def _add_products(
             left = tl.load(left_at, mask=there & (outs < height)[None, :], other=0.0)
             right = tl.load(right_at, mask=there & (ins < width)[None, :], other=0.0)
         total = tl.dot(tl.trans(left), right, total)
-        if with_bias:
-            bias += tl.sum(left.to(tl.float32), axis=0)
         left_at += token_block * height
         right_at += token_block * width
 
@@ -284,5 +289,3 @@ def _add_products(
     if adds:
         total += tl.load(target, mask=inside, other=0.0).to(tl.float32)
     tl.store(target, total.to(dtype), mask=inside)
-    if with_bias and column == 0:
-        tl.store(of_bias + expert.to(tl.int64) * height + outs, bias, mask=outs < height)

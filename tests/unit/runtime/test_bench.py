@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,11 +13,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.run_directory.rundir import RunDir
+from orchestrator.runtime import triton_kernels
 from orchestrator.runtime.bench.intervals import IDLE, Span, cut, innermost, partition, union
 from orchestrator.runtime.bench.kernels import kind_of_communication, part_of_kernel, part_of_operation
 from orchestrator.runtime.bench.measurement import PROFILED, Benchmark
 from orchestrator.runtime.bench.trace import ANNOTATION, END, PASSES, UPDATE, breakdown, read_trace
 
+STARTED = re.compile(r"^ +(_\w+)\[", re.MULTILINE)
+"""Kernels, as the functions of a module start them on a grid of programs."""
 TIMES = st.integers(0, 40)
 SPANS = st.lists(st.builds(Span, st.sampled_from("abc"), TIMES, TIMES), max_size=12)
 
@@ -84,6 +88,8 @@ KERNELS = {
         "void cublasLt::splitKreduce_kernel<32, 16, int, float, __nv_bfloat16, float, __nv_bfloat16, true>",
         "ampere_bf16_s16816gemm_bf16_128x256_ldg8_f2f_stages_64x3_tn",
         "triton_tem_fused_addmm_0",
+        "_multiply",
+        "_add_products",
         "void gemv2T_kernel_val<int, int, float, float, float, float, 128, 16, 4, 4, false>",
     ],
     "attention": [
@@ -123,6 +129,11 @@ KERNELS = {
         "_gelu",
         "_gelu_gradient",
         "_permute_kernel",
+        "_row_id_map_pass_2_kernel",
+        "_sort_chunks_by_map_kernel",
+        "_weighted_gate_gradient",
+        "_add_bias_gradients",
+        "_add_share_gradients",
         "_chunk_scan_fwd_kernel",
         "_add_branch",
         "_branch_gradient",
@@ -166,6 +177,14 @@ KERNELS = {
 @pytest.mark.parametrize(("part", "name"), [(part, name) for part, names in KERNELS.items() for name in names])
 def test_kernels_are_known_by_name(part: str, name: str) -> None:
     assert part_of_kernel(name) == part
+
+
+def test_no_kernel_of_ours_is_unknown() -> None:
+    started = [
+        name for module in Path(triton_kernels.__path__[0]).glob("*.py") for name in STARTED.findall(module.read_text())
+    ]
+    assert len(started) >= 10
+    assert not [name for name in started if part_of_kernel(name) == "other"]
 
 
 @pytest.mark.parametrize(

@@ -141,7 +141,7 @@ def test_it_is_not_asked_for_where_it_cannot_be(job: JobSpec, grouped: Engine) -
 
 
 class Kernel:
-    """The kernel's sums in torch's operations, and how many tensors it was given."""
+    """The kernels' sums in torch's operations, and how many products there were."""
 
     def __init__(self) -> None:
         self.calls = 0
@@ -154,13 +154,17 @@ class Kernel:
         tokens: list[int],
         *,
         adds: bool,
-        with_bias: bool,
-    ) -> torch.Tensor | None:
+    ) -> None:
         self.calls += 1
-        parts = list(zip(buffers, inputs.split(tokens), of_output.split(tokens), strict=True))
-        for buffer, rows, of_rows in parts:
+        for buffer, rows, of_rows in zip(buffers, inputs.split(tokens), of_output.split(tokens), strict=True):
             buffer.copy_(of_rows.float().t() @ rows.float() + (buffer if adds else 0))
-        return torch.stack([of_rows.float().sum(0) for _, _, of_rows in parts]) if with_bias else None
+
+    @staticmethod
+    def add_bias_gradients(
+        of_output: torch.Tensor, buffers: list[torch.Tensor], tokens: list[int], *, adds: bool
+    ) -> None:
+        for buffer, of_rows in zip(buffers, of_output.split(tokens), strict=True):
+            buffer.copy_(of_rows.float().sum(0) + (buffer if adds else 0))
 
 
 class Quantized(torch.Tensor):
@@ -175,6 +179,7 @@ def kernel(grouped: Engine, put_kernels: PutKernels) -> Kernel:
     """What computes weight gradients of a job in bf16."""
     found = Kernel()
     put_kernels("grouped_products", found)
+    put_kernels("expert_biases", found)
     for _ in range(2):
         multiply_in_one_kernel(mixture(IN_BF16), ENGINES)
     return found

@@ -27,6 +27,7 @@ def saved(model: ExpertFields, shape: RankShape, kernels: CoreKernels) -> int:
     if model.moe_apply_probs_on_input:
         router += _routed(model, shape)  # before it is multiplied
     of_inner, of_shared = _times_kept(model, shape)
+    of_inner = 3 if kernels.joins_experts else of_inner
     gated = shape.stream + shape.own_tokens * shape.width if model.moe_shared_expert_gate else 0
     return router + _routed(model, shape) + of_inner * _inner(model, shape) + of_shared * _shared(model, shape) + gated
 
@@ -39,11 +40,12 @@ def inputs(model: ExpertFields, shape: RankShape) -> int:
 def backward(model: ExpertFields, shape: RankShape, kernels: CoreKernels) -> int:
     """The most that its backward pass takes beyond everything that was saved when it began."""
     routed, inner, gate = _routed(model, shape), _inner(model, shape), halves(model)
+    joined = inner if kernels.joins_experts else 0  # the second linear and the activation are one function
     together = model.expert_count // shape.degrees.ep if kernels.groups_experts else 1
     weight = together * (model.moe_ffn_size // shape.degrees.etp) * shape.hidden * shape.width
     second_linear, activation, first_linear = (
-        routed + inner + weight,
-        routed + gate * inner,
+        routed + inner + joined + weight,
+        routed + gate * inner + joined,
         routed - inner + gate * weight,
     )
     return shape.stream + routed + max(second_linear, activation, first_linear)

@@ -102,6 +102,8 @@ class Kernels:
     """
     token_exchange: TokenExchange = OWN_EXCHANGE
     """Of layers with experts."""
+    own_experts: bool = True
+    """Whether experts are computed as by this project's runtime; otherwise as by megatron-core itself."""
     replayed: Literal["nothing", "attention", "layers"] = "nothing"
     """What of a layer is in CUDA graphs with the collectives between them, so that the host does not start its kernels:
     nothing but a job's own graphs, all but what is done for experts, or all.

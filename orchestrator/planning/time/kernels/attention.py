@@ -4,7 +4,7 @@ masked, lowered by distance or capped.
 
 from __future__ import annotations
 
-from orchestrator.models.blocks.base import ForwardBackward
+from orchestrator.models.blocks.base import NOTHING, ForwardBackward
 from orchestrator.models.blocks.grouped_query_attention.parameters import rotated_layers
 from orchestrator.planning.flops.layers import seen_on_both_sides
 from orchestrator.planning.hardware.devices import Device
@@ -105,6 +105,15 @@ def attention_of_variant(setting: Setting, causal: ForwardBackward) -> ForwardBa
         local = _masked(setting, causal, capped=False)
     return ForwardBackward(
         full * whole.forward + (1 - full) * local.forward, full * whole.backward + (1 - full) * local.backward
+    )
+
+
+def sink_gradient(setting: Setting, heads: float) -> ForwardBackward:
+    """What a fused backward pass takes longer for the gradient of the sinks of so many heads."""
+    if not setting.model.has_sinks or attends_to_a_mask(setting):
+        return NOTHING
+    return ForwardBackward(
+        0, setting.device.fitted.attention.sink_gradient_seconds * setting.tokens * heads / setting.tp
     )
 
 

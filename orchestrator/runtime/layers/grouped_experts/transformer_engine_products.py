@@ -57,20 +57,19 @@ def _add_weight_gradients(original: Multiply) -> Multiply:
     """Transformer Engine's kernel takes sums of one length only, those of weight gradients are as long as an expert has
     tokens: by itself it calls cuBLAS for each expert.
     """
-    kernel = kernels("grouped_products", "the weight gradient of experts").add_products
+    add_products = kernels("grouped_products", "the weight gradient of experts").add_products
+    add_bias_gradients = kernels("expert_biases", "the gradient of experts' biases").add_bias_gradients
 
     def multiply(inputs: Sequence[Any], others: Sequence[Any], out: Sequence[Any], *more: Any, **options: Any) -> Any:
         if options.get("layout") != _WEIGHT_GRADIENT or not all(map(_is_plain, (inputs[0], others[0]))):
             return original(inputs, others, out, *more, **options)
-        of_bias = kernel(
-            _joined(inputs),
-            _joined(others),
-            out,
-            options["m_splits"],
-            adds=options.get("accumulate", False),
-            with_bias=bool(options.get("use_bias")),
-        )
-        return out, [None] * len(out) if of_bias is None else list(of_bias.unbind()), None
+        tokens, of_output = options["m_splits"], _joined(others)
+        add_products(_joined(inputs), of_output, out, tokens, adds=options.get("accumulate", False))
+        of_biases: list[Any] = [None] * len(out)
+        if options.get("use_bias"):
+            of_biases = list(of_output.new_empty(len(out), of_output.size(1), dtype=torch.float32).unbind())
+            add_bias_gradients(of_output, of_biases, tokens, adds=False)
+        return out, of_biases, None
 
     return multiply
 

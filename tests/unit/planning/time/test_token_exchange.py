@@ -13,6 +13,7 @@ from orchestrator.planning.time.kernels.accesses import TRANSFORMER_ENGINE, Kern
 from orchestrator.planning.time.step import estimate_with
 from orchestrator.planning.vocabulary import vocabulary
 
+IN_BF16 = {"dtype": "bf16"}
 LAYERS, MICRO_BATCHES, TOKENS, HIDDEN, INNER = 4, 2, 2048, 1024, 2048
 
 
@@ -114,20 +115,38 @@ def test_operands_of_experts_are_cast(make_job: Any) -> None:
     assert cast(2) - cast(1) == pytest.approx(streamed(6 * TOKENS * (HIDDEN + INNER + 2 * INNER + HIDDEN)))
 
 
-def test_a_clamp_and_biases_are_kernels_of_their_own(make_job: Any) -> None:
+@pytest.mark.parametrize(
+    ("own", "of_clamp", "of_bias"), [(False, 18, 34), (True, 0, 2)], ids=["megatron-core", "own experts"]
+)
+def test_a_clamp_and_biases_are_kernels_of_their_own(make_job: Any, own: bool, of_clamp: int, of_bias: int) -> None:
+    """By megatron-core. In the runtime's kernels only gradients of biases and of how they are weighted."""
+    kernels = replace(TRANSFORMER_ENGINE, own_experts=own)
+
     def memory(chosen: int, **model: Any) -> float:
-        return parts(job_of(make_job, moe_router_topk=chosen, activation="quick_geglu", **model))["memory_bound"]
+        job = job_of(make_job, moe_router_topk=chosen, activation="quick_geglu", precision=IN_BF16, **model)
+        return parts(job, kernels)["memory_bound"]
 
     def of_one(**model: Any) -> float:
         """What it adds to one expert more of a token."""
         return (memory(2, **model) - memory(2)) - (memory(1, **model) - memory(1))
 
-    assert of_one(activation_func_clamp_value=7.0) == pytest.approx(streamed(2 * 18 * TOKENS * INNER))
+    clamped = of_one(activation_func_clamp_value=7.0)
+    assert clamped == pytest.approx(streamed(2 * of_clamp * TOKENS * INNER), abs=1e-12)
     in_products = 2 * 2 * INNER  # gradients of the first matrix's, as of any linear layer's
-    assert of_one(add_bias_linear=True) == pytest.approx(streamed(2 * TOKENS * (34 * HIDDEN + in_products)))
+    assert of_one(add_bias_linear=True) == pytest.approx(streamed(2 * TOKENS * (of_bias * HIDDEN + in_products)))
 
 
-def test_an_offset_on_its_way_is_waited_for(make_job: Any) -> None:
-    plain, offset = (parts(job_of(make_job, activation=each))["overhead"] for each in ("swiglu", "quick_geglu"))
-    waits = LAYERS * MICRO_BATCHES * device_named("H100").fitted.experts.counting_seconds
-    assert waits <= offset - plain < 1.1 * waits
+@pytest.mark.parametrize("own", [False, True], ids=["megatron-core", "own experts"])
+def test_megatrons_offset_on_its_way_is_waited_for(make_job: Any, own: bool) -> None:
+    kernels = replace(TRANSFORMER_ENGINE, own_experts=own)
+    plain, offset = (
+        parts(job_of(make_job, activation=each), kernels)["overhead"] for each in ("swiglu", "quick_geglu")
+    )
+    waits = 0 if own else LAYERS * MICRO_BATCHES * device_named("H100").fitted.experts.counting_seconds
+    assert waits <= offset - plain <= 1.1 * waits
+
+
+def test_each_token_and_head_adds_to_the_gradient_of_a_sink(make_job: Any) -> None:
+    plain, sinks = (parts(job_of(make_job, softmax_type=each))["attention"] for each in ("vanilla", "learnable"))
+    each = device_named("H100").fitted.attention.sink_gradient_seconds
+    assert sinks - plain == pytest.approx(LAYERS * MICRO_BATCHES * TOKENS * 16 * each)
