@@ -162,7 +162,7 @@ GATES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 def test_activation(tokens: int, width: int, activation: str, limited: bool) -> None:
     """Weighted gates and their gradients, beside torch's in fp32; clamped and raised as gpt-oss's are, also."""
     needs_gpus(1, "torch")
-    kernel = kernels("gated_activation", "this test")
+    kernel = kernels("weighted_gate", "this test")
     torch.manual_seed(1)
     gated, gradient = torch.randn(tokens, 2 * width, **IN_BF16), torch.randn(tokens, width, **IN_BF16)
     weights = torch.rand(tokens, device="cuda")

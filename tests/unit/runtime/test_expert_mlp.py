@@ -150,7 +150,7 @@ def grouped_mlp(*, gpt_oss: bool) -> Any:
 @pytest.fixture
 def kernel_stand_ins(put_kernels: PutKernels) -> None:
     put_kernels("grouped_products", Products())
-    put_kernels("gated_activation", Activation())
+    put_kernels("weighted_gate", Activation())
     put_kernels("expert_biases", Biases())
 
 

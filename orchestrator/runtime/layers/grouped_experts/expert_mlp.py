@@ -168,7 +168,7 @@ def _products() -> Any:
 
 
 def _activation() -> Any:
-    return kernels("gated_activation", "the activation of experts")
+    return kernels("weighted_gate", "the activation of experts")
 
 
 def _biases() -> Any:
