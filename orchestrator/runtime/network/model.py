@@ -161,7 +161,7 @@ def build_chunks(
     build_chunk = family_of(job).build_chunk
     chunks = [build_chunk(job, config, layers, vocabulary, ranks, index) for index in range(ranks.num_chunks)]
     for chunk in chunks:
-        add_in_products(chunk, config)
+        add_in_products(chunk)
         add_behind_experts(chunk)
         join_expert_mlps(chunk, job, config, layers)
         if job.model.has_adapters:
