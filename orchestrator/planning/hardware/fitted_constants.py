@@ -50,6 +50,7 @@ class Attention(_Constants):
     softcapping: ForwardBackward
     gathered_slowdown: float
     flash_attention_speedup: float
+    widths: tuple[tuple[int, float, float], ...]
 
 
 class Elementwise(_Constants):

@@ -1,7 +1,7 @@
 """Gated activations on a GPU and their gradients, each in one pass over memory.
 
-torch.compile makes the gradient of megatron-core's GeGLU a kernel that computes both halves of every number that it
-writes.
+torch.compile makes gradients of megatron-core's, which put two halves together, kernels that compute both for each
+number that they write.
 """
 
 from __future__ import annotations

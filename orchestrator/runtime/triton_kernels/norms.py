@@ -14,6 +14,8 @@ import triton.language as tl
 
 _TILE = 4096
 """Numbers that a program reads at a time."""
+_STAGES = 2
+"""Of these a program reads ahead in the backward pass, the one that it computes included."""
 _GROUPS, _SUMMED = 256, 16
 """Rows are in so many groups, each summed by a program, and a program adds up the sums of so many columns."""
 
@@ -64,7 +66,7 @@ def gradients(
     _backward[(groups,)](
         *(gradient, x, weight, means, inverses, of_x, sums, rows, width),
         **{"is_rms": means is None, "adds_one": adds_one, "has_bias": has_bias},
-        **{"height": height, "breadth": breadth, "num_warps": warps},
+        **{"height": height, "breadth": breadth, "stages": _STAGES, "num_warps": warps},
     )
     summed = torch.empty(1 + has_bias, width, dtype=weight.dtype, device=x.device)
     _sum[(triton.cdiv(width, _SUMMED), 1 + has_bias)](
@@ -133,6 +135,7 @@ def _backward(
     has_bias: tl.constexpr,
     height: tl.constexpr,
     breadth: tl.constexpr,
+    stages: tl.constexpr,
 ):
     column = tl.arange(0, breadth)
     within = column < width
@@ -142,7 +145,7 @@ def _backward(
     of_weight = tl.zeros([height, breadth], tl.float32)
     of_bias = tl.zeros([height, breadth], tl.float32)
     groups = tl.num_programs(0)
-    for block in range(tl.program_id(0), tl.cdiv(rows, height), groups):
+    for block in tl.range(tl.program_id(0), tl.cdiv(rows, height), groups, num_stages=stages):
         row = block * height + tl.arange(0, height)
         here = (row < rows)[:, None] & within[None, :]
         places = row.to(tl.int64)[:, None] * width + column[None, :]

@@ -27,9 +27,11 @@ CPU = Device("cpu", torch.device("cpu"), "gloo", "cpu")
 @pytest.mark.parametrize(
     ("model", "dtype", "gate"),
     [
-        ({"activation": "geglu"}, "bf16", "geglu"),
-        ({"activation": "geglu"}, "fp32", None),
-        ({"activation": "gelu_tanh"}, "bf16", None),
+        ({"add_bias_linear": False, "activation": "geglu"}, "bf16", "geglu"),
+        ({"add_bias_linear": False, "activation": "geglu"}, "fp32", None),
+        ({"add_bias_linear": False, "activation": "swiglu"}, "bf16", "swiglu"),
+        ({"activation": "geglu", "add_bias_linear": True}, "bf16", None),
+        ({"activation": "gelu_tanh", "add_bias_linear": False}, "bf16", None),
         ({**FAMILIES["experts"], "activation": "geglu"}, "bf16", None),
     ],
 )
