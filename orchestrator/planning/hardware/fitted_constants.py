@@ -48,6 +48,7 @@ class Attention(_Constants):
     query_keys: ForwardBackward
     last_heads: float
     softcapping: ForwardBackward
+    masked_slowdown: float
     gathered_slowdown: float
     flash_attention_speedup: float
     widths: tuple[tuple[int, float, float], ...]

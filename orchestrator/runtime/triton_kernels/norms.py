@@ -14,8 +14,8 @@ import triton.language as tl
 
 _TILE = 4096
 """Numbers that a program reads at a time."""
-_STAGES = 2
-"""Of these a program reads ahead in the backward pass, the one that it computes included."""
+_STAGES = 3
+"""Of these a program has begun to read at a time in the backward pass: with one it waits for memory."""
 _GROUPS, _SUMMED = 256, 16
 """Rows are in so many groups, each summed by a program, and a program adds up the sums of so many columns."""
 

@@ -148,7 +148,8 @@ def _masked(setting: Setting, causal: ForwardBackward, capped: bool) -> ForwardB
         forward *= efficiency.fused_attention_forward / efficiency.attention_forward
         backward *= efficiency.fused_attention_backward / efficiency.attention_backward
     if not capped:
-        return ForwardBackward(forward, backward)
+        slowdown = setting.device.fitted.attention.masked_slowdown
+        return ForwardBackward(slowdown * forward, slowdown * backward)
     scores = setting.tokens * setting.model.num_attention_heads / setting.tp * setting.model.seq_length * setting.size
     capping = setting.device.fitted.attention.softcapping
     return ForwardBackward(

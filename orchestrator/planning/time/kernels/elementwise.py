@@ -66,8 +66,8 @@ def _norm(setting: Setting, width: int | None = None) -> ForwardBackward:
     model, kernels = setting.model, setting.kernels
     norm = kernels.norm
     if kernels.norm_of_any_width is not None and lacks_tuned_norm(model.normalization, width or model.hidden_size):
-        is_own = kernels.own_norm is not None and normalizes_in_kernels(setting.job, kernels.layers)
-        norm = kernels.own_norm if is_own else kernels.norm_of_any_width
+        own = kernels.own_norm if normalizes_in_kernels(setting.job, kernels.layers) else None
+        norm = own or kernels.norm_of_any_width
     if not setting.is_frozen:
         return norm
     return ForwardBackward(norm.forward, min(norm.backward, setting.device.fitted.elementwise.frozen_norm))
