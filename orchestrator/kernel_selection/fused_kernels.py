@@ -60,16 +60,16 @@ def fuses_activation(model: ModelSpec) -> bool:
     return model.activation == "swiglu"
 
 
-def gate_in_one_kernel(job: JobSpec) -> Literal["swiglu", "geglu"] | None:
+def gate_in_one_kernel(job: JobSpec) -> Literal["swiglu", "geglu", "geglu_exact"] | None:
     """The gated activation of dense MLPs that a kernel of our own computes on a GPU, in 16 bits: torch.compile makes
-    gradients of megatron-core's that take 1.5 to 2.4 times as long as memory does. Its own add a bias, weight the
-    tokens of experts, and say what is copied to the host.
+    gradients of megatron-core's that take 1.5 to 2.4 times as long as memory does, and of the exact GeLU it has none.
+    Its own add a bias, weight the tokens of experts, and say what is copied to the host.
     """
     model, runtime = job.model, job.runtime
     does_more = model.has_experts or model.add_bias_linear or runtime.cpu_offloading_num_layers is not None
     if does_more or job.precision.dtype == "fp32":
         return None
-    return model.activation if model.activation in ("swiglu", "geglu") else None
+    return model.activation if model.activation in ("swiglu", "geglu", "geglu_exact") else None
 
 
 _WIDEST_NORM = 8192

@@ -30,6 +30,7 @@ CPU = Device("cpu", torch.device("cpu"), "gloo", "cpu")
         ({"add_bias_linear": False, "activation": "geglu"}, "bf16", "geglu"),
         ({"add_bias_linear": False, "activation": "geglu"}, "fp32", None),
         ({"add_bias_linear": False, "activation": "swiglu"}, "bf16", "swiglu"),
+        ({"add_bias_linear": False, "activation": "geglu_exact"}, "bf16", "geglu_exact"),
         ({"activation": "geglu", "add_bias_linear": True}, "bf16", None),
         ({"activation": "gelu_tanh", "add_bias_linear": False}, "bf16", None),
         ({**FAMILIES["experts"], "activation": "geglu"}, "bf16", None),

@@ -27,17 +27,17 @@ class SegmentAttention(CoreAttention):
         """
         lengths = tuple(attention_mask.tolist())
         if len(set(lengths)) == 1:
-            segments = (each.view(len(lengths), lengths[0], *each.shape[2:]) for each in (query, key, value))
-            return self._attend(*segments).view(query.size(0), 1, -1)
+            q, k, v = (each.view(len(lengths), lengths[0], *each.shape[2:]) for each in (query, key, value))
+            return self._attend(q, k, v).view(query.size(0), 1, -1)
         patches, width = query.size(0), query.size(2) * query.size(3)
         found = query.new_zeros(patches + 1, width)  # what is filled up goes behind the last patch
         for numbers in _groups_on(lengths, query.device):
             is_there = numbers >= 0
             taken = numbers.clamp(min=0).flatten()
-            segments = (
+            q, k, v = (
                 each.index_select(0, taken).view(*numbers.shape, *each.shape[2:]) for each in (query, key, value)
             )
-            out = self._attend(*segments, mask=is_there[:, None, None])
+            out = self._attend(q, k, v, is_there[:, None, None])
             found.index_copy_(0, torch.where(is_there, numbers, patches).flatten(), out.view(-1, width))
         return found[:patches].unsqueeze(1)
 
