@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from orchestrator.models.blocks.registry import FEATURES
+from typing import Literal
+
+from orchestrator.kernel_selection.tensor_overlap import overlaps_tensor_parallel
+from orchestrator.models.blocks.registry import FEATURES, GROUPED_QUERY
+from orchestrator.models.layers import mixers_of
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.job_sections import JobSections
 from orchestrator.spec.model import ModelSpec
@@ -55,3 +59,45 @@ def fuses_activation(model: ModelSpec) -> bool:
     if model.activation in ("geglu", "gelu_tanh"):
         return not model.has_experts and (model.is_gated or model.add_bias_linear)
     return model.activation == "swiglu"
+
+
+def gate_in_one_kernel(job: JobSpec) -> Literal["swiglu", "geglu", "geglu_exact"] | None:
+    """The gated activation of dense MLPs that a kernel of our own computes on a GPU, in 16 bits: torch.compile makes
+    gradients of megatron-core's that take 1.5 to 2.4 times as long as memory does, and of the exact GeLU it has none.
+    Its own add a bias, weight the tokens of experts, and say what is copied to the host.
+    """
+    model, runtime = job.model, job.runtime
+    does_more = model.has_experts or model.add_bias_linear or runtime.cpu_offloading_num_layers is not None
+    if does_more or job.precision.dtype == "fp32":
+        return None
+    return model.activation if model.activation in ("swiglu", "geglu", "geglu_exact") else None
+
+
+_WIDEST_NORM = 8192
+"""Row that a program of our own holds."""
+_TUNED_NORMS = {
+    "RMSNorm": frozenset({512, 768, 1024, 2048, 4096, 8192}),
+    "LayerNorm": frozenset({768, 1024, 1536, 2048, 2304, 3072, 3840, 4096, 5120, 6144, 8192}),
+}
+"""Widths up to that for which Transformer Engine has norms of their own (2.11, transformer_engine/common/
+normalization): those for any other width take several times as long as memory does.
+"""
+
+
+def normalizes_in_kernels(job: JobSpec, layers: Layers) -> bool:
+    """Whether norms of other widths are kernels of our own, before products that do not normalise themselves. Beside
+    those Transformer Engine's keep no less for the backward pass, but cast to fewer bits, send what they multiply and
+    copy it to the host in the same call.
+    """
+    runtime, precision = job.runtime, job.precision
+    is_plain = (
+        all(mixer is GROUPED_QUERY for mixer in mixers_of(job.model)) and "layernorm" not in runtime.recomputed_modules
+    )
+    joins = precision.quantization is not None or overlaps_tensor_parallel(job, layers)
+    able = layers == "transformer_engine" and precision.dtype != "fp32" and runtime.cpu_offloading_num_layers is None
+    return able and is_plain and not joins
+
+
+def lacks_tuned_norm(normalization: str, width: int) -> bool:
+    """Whether Transformer Engine has no norm of its own for this width, and we have one."""
+    return width <= _WIDEST_NORM and width not in _TUNED_NORMS[normalization]

@@ -57,7 +57,14 @@ OF_JOBS: Final = (
         "images",
         "model.vision",
         lambda job: bool(job.model.has_vision),
-        rules_out={"cuda_graphs": "it was not measured for images", "tensor_overlap": "it was not measured for images"},
+        rules_out={"tensor_overlap": "it was not measured for images"},
+    ),
+    Feature(
+        "images_of_any_size",
+        "model.vision.type",
+        lambda job: bool(job.model.has_vision and job.model.image_encoder.kind.keeps_shape),
+        concerns_attention=False,
+        rules_out={"cuda_graphs": "images of any size have other kernels in each micro-batch"},
     ),
     Feature(
         "joined_loss", "runtime.fused_linear_cross_entropy", lambda job: bool(job.runtime.fused_linear_cross_entropy)
@@ -74,5 +81,5 @@ OF_JOBS: Final = (
     Feature("tensor_overlap", "parallelism.tp_comm_overlap", lambda job: bool(job.parallelism.tp_comm_overlap is True)),
 )
 """What no block brings: low-rank adapters, sequences cut over ranks, training on conversations, FlashAttention 4,
-images among the tokens, an output layer joined with its loss, rotary positions applied by a kernel of our own, a head
-for labelled examples, and tensor parallelism that sends while it multiplies."""
+images among the tokens, images that keep their size, an output layer joined with its loss, rotary positions applied by
+a kernel of our own, a head for labelled examples, and tensor parallelism that sends while it multiplies."""

@@ -40,6 +40,15 @@ T5: dict[str, Any] = {
     **{"architecture": "t5", "num_layers": 2, "hidden_size": 256, "num_attention_heads": 4, "vocab_size": 320},
     **{"seq_length": 256, "decoder_seq_length": 128, "position_embedding_type": "relative", **DROPPING},
 }
+IMAGES: dict[str, Any] = {
+    **{"image_size": 112, "patch_size": 14, "num_layers": 2, "hidden_size": 256, "num_attention_heads": 4},
+    "images_per_sequence": 2,
+}
+GEMMA: dict[str, Any] = {
+    **{**LLAMA, "hidden_size": 640, "num_attention_heads": 5, "num_query_groups": 1, "activation": "geglu"},
+    **{"apply_layernorm_1p": True, "transformer_block_type": "sandwich_ln", "qk_layernorm": True},
+}
+POOLED = {**IMAGES, "type": "gemma3", "pooled_tokens": 16, "activation": "gelu_tanh"}
 RECOMPUTED = {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1}
 TE, TORCH = "transformer_engine", "torch"
 CASES: dict[str, dict[str, Any]] = {
@@ -61,6 +70,11 @@ CASES: dict[str, dict[str, Any]] = {
         "parallelism": layout(dp=2, use_distributed_optimizer=False),
         "batch": {"global_batch_size": 12},
     },
+    "gemma": {"model": GEMMA},
+    "images": {"model": {**LLAMA, "vision": IMAGES}},
+    "pooled-images": {"model": {**GEMMA, "vision": POOLED}},
+    "pooled-images-recomputed": {"model": {**GEMMA, "vision": POOLED}, "runtime": RECOMPUTED},
+    "images-torch": {"model": {**LLAMA, "vision": IMAGES}, "runtime": {"layers": TORCH}},
     "bert": {"model": BERT},
     "bert-torch": {"model": BERT, "runtime": {"layers": TORCH}},
     "fp8-delayed": {"model": GPT, "precision": {"dtype": "bf16", "fp8": {"recipe": "delayed"}}},

@@ -94,5 +94,10 @@ CONFIGURATIONS = (
     Configuration("qwen3-next-80b-a3b", 2, 1, 4, _TE, more=_of(4, _EP2)),
     Configuration("qwen3-next-80b-a3b", 4, 1, 4, _TE, more=_of(8, _EP4)),
     Configuration("gemma3-1b", 1, 2, 4, _TE, more=_of(26)),
+    Configuration("gemma3-1b", 1, 8, 1, _TE, more=_of(26, *_FULL)),
+    Configuration("gemma3-4b-vision", 1, 1, 4, _TE, more=_of(12, "runtime.cuda_graphs=true")),
+    Configuration("gemma3-4b-vision", 1, 2, 2, _TE, more=_of(12, "runtime.cuda_graphs=true", *_FULL)),
+    Configuration("qwen2.5-vl-3b", 1, 1, 4, _TE, more=_of(16)),
+    Configuration("qwen2.5-vl-3b", 1, 2, 2, _TE, more=_of(16, *_FULL)),
     Configuration("gemma3-4b", 2, 2, 4, _TE, tp=2, more=_of(34)),
 )

@@ -24,6 +24,8 @@ BY_OTHER_MEANS = {
     "test_cross_entropy.py",
     "test_adam.py",
     "test_gelu.py",
+    "test_gated_activation.py",
+    "test_norms.py",
     "test_residual.py",
     "test_rotation.py",
     "test_grouped_products.py",

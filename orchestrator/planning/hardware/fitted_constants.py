@@ -48,9 +48,11 @@ class Attention(_Constants):
     query_keys: ForwardBackward
     last_heads: float
     softcapping: ForwardBackward
+    masked_slowdown: float
     gathered_slowdown: float
     flash_attention_speedup: float
     sink_gradient_seconds: float
+    widths: tuple[tuple[int, float, float], ...]
 
 
 class Elementwise(_Constants):

@@ -15,7 +15,12 @@ from orchestrator.models.layers import layers as layers_of
 from orchestrator.planning.layout.chunk_layers import Shares
 from orchestrator.planning.time.communication import Group, group_of
 from orchestrator.planning.time.experts import dispatch_seconds, exchanging_group, moving_seconds, routed_seconds
-from orchestrator.planning.time.kernels.attention import attention_of_variant, attention_seconds, sink_gradient
+from orchestrator.planning.time.kernels.attention import (
+    attention_of_variant,
+    attention_seconds,
+    sink_gradient,
+    width_of_kernel,
+)
 from orchestrator.planning.time.kernels.elementwise import embedding_seconds, layer_seconds, loss_seconds
 from orchestrator.planning.time.kernels.gemm import Linear, gemm_seconds, peak
 from orchestrator.planning.time.kernels.quantization import casting_seconds, expert_casting_seconds
@@ -84,11 +89,14 @@ def _core(setting: Setting, block: Block) -> Pass:
     model, scores = setting.model, block.scores(setting.model)
     if scores is None:
         return _NOTHING
+    width, slowdown = (scores.key_width + scores.value_width) / 2, ForwardBackward(1.0, 1.0)
+    if scores.key_width == scores.value_width and setting.job.runtime.attention_backend != "flash":
+        width, slowdown = width_of_kernel(width, setting.device)
     attention = attention_seconds(
         setting.sequences / setting.cp,
         model.seq_length,
         scores.heads / setting.tp,
-        (scores.key_width + scores.value_width) / 2,
+        width,
         setting.device,
         setting.dtype,
         setting.kernels,
@@ -96,6 +104,7 @@ def _core(setting: Setting, block: Block) -> Pass:
         drops=model.attention_dropout > 0,
         parts=setting.cp,
     )
+    attention = ForwardBackward(attention.forward * slowdown.forward, attention.backward * slowdown.backward)
     attention = attention_of_variant(setting, attention).plus(sink_gradient(setting, scores.heads))
     return Pass({"attention": attention.forward}, {"attention": attention.backward})
 

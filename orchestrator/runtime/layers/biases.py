@@ -9,18 +9,17 @@ from typing import Any
 import torch
 from megatron.core.transformer.mlp import MLP
 from megatron.core.transformer.moe.experts import SequentialMLP
-from megatron.core.transformer.transformer_config import TransformerConfig
 
 
-def add_in_products(chunk: Any, config: TransformerConfig) -> None:
+def add_in_products(chunk: Any) -> None:
     """Let the product add the bias where megatron-core would in a kernel of its own, and sum its gradient in another:
-    it asks for the bias apart, but has a kernel that takes it only for some activations.
+    it asks for the bias apart, but has a kernel that takes it only for some activations. An encoder of images has
+    another activation than its decoder.
     """
-    if config.bias_activation_fusion:
-        return
     for module in chunk.modules():
         # Its subclasses have passes of their own.
-        if type(module) is MLP and getattr(module.linear_fc1, "te_return_bias", False):
+        apart = type(module) is MLP and not module.config.bias_activation_fusion
+        if apart and getattr(module.linear_fc1, "te_return_bias", False):
             linear = module.linear_fc1
             linear.te_return_bias = linear.return_bias = False
             linear.apply_bias = True

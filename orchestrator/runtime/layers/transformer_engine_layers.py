@@ -16,6 +16,7 @@ from megatron.core.transformer.spec_utils import ModuleSpec
 from megatron.core.transformer.transformer_block import TransformerBlockSubmodules
 from megatron.core.utils import is_te_min_version
 
+from orchestrator.kernel_selection.fused_kernels import lacks_tuned_norm
 from orchestrator.models.blocks.base import LayerTools
 from orchestrator.models.blocks.registry import mixer_named
 from orchestrator.runtime.layers.attention.flash import FlashAttention
@@ -25,7 +26,7 @@ from orchestrator.runtime.layers.attention.sequence_lengths import Lengths
 from orchestrator.runtime.layers.config import LayerConfig
 from orchestrator.runtime.layers.experts import LayerKind, layers_of_chunk
 from orchestrator.runtime.layers.normalization.branches import place_norms
-from orchestrator.runtime.layers.normalization.norms import Norm
+from orchestrator.runtime.layers.normalization.norms import KernelNorm, Norm
 from orchestrator.runtime.layers.normalization.per_head_norm import PerHeadNorm
 from orchestrator.runtime.layers.normalization.projection_norm import ProjectionNorm
 from orchestrator.runtime.layers.parameter_attributes import mark_split
@@ -67,7 +68,7 @@ def block_spec(config: LayerConfig, vp_stage: int | None) -> TransformerBlockSub
     kinds = layers_of_chunk(config, vp_stage)
     made = {kind: _layer_spec(config, kind) for kind in set(kinds)}
     layers = [made[kind] for kind in kinds]
-    return TransformerBlockSubmodules(layer_specs=layers, layer_norm=_norm(config))
+    return TransformerBlockSubmodules(layer_specs=layers, layer_norm=FastestNorm)
 
 
 def column_and_norm() -> tuple[Any, Any]:
@@ -90,23 +91,29 @@ def _layer_spec(config: LayerConfig, kind: LayerKind) -> Any:
     if config.attention_chunk is not None:
         own = AttentionInChunks
     core = _core_attention(config) or (own if config.softmax_type == "vanilla" else AttentionWithSinks)
-    norm = _norm(config)
     tools = LayerTools(
         TEColumnParallelLinear,
         TERowParallelLinear,
-        norm,
+        FastestNorm,
         ProjectionNorm,
         PerHeadNorm,
         core,
         rotating_attention(config),
     )
     mixer_named(kind.mixer).layers.place(layer, config, tools)
-    return place_norms(layer, config, norm, TEColumnParallelLinear)
+    return place_norms(layer, config, FastestNorm, TEColumnParallelLinear)
 
 
-def _norm(config: LayerConfig) -> type[TENorm | Norm]:
-    """Torch's where Transformer Engine's has a bias that the model has not."""
-    return TENorm if config.norm_bias else Norm
+class FastestNorm:
+    """Builds megatron-core's wrapper of Transformer Engine's norm, or ours: with kernels where Transformer Engine has
+    none for the width, and torch's where it would have a bias that the model has not.
+    """
+
+    def __new__(cls, config: LayerConfig, hidden_size: int, eps: float = 1e-5) -> Any:
+        """`hidden_size`: of what is normalised."""
+        if config.normalizes_in_kernels and lacks_tuned_norm(config.normalization, hidden_size):
+            return KernelNorm(config, hidden_size, eps)
+        return (TENorm if config.norm_bias else Norm)(config, hidden_size, eps)
 
 
 def _core_attention(config: LayerConfig) -> type[Attention | FlashAttention] | None:

@@ -17,6 +17,8 @@ from orchestrator.kernel_selection.fused_kernels import (
     fuses_activation,
     fuses_dropout,
     fuses_rotation,
+    gate_in_one_kernel,
+    normalizes_in_kernels,
     rotates_projection,
 )
 from orchestrator.models.blocks.base import LayerSetup
@@ -29,6 +31,7 @@ from orchestrator.runtime.graphs import Graphs
 from orchestrator.runtime.layers.biases import add_behind_experts, add_in_products
 from orchestrator.runtime.layers.config import LayerConfig
 from orchestrator.runtime.layers.experts import keep_experts_apart, kernel_settings, require_grouped_products
+from orchestrator.runtime.layers.gated_activation import use_gate
 from orchestrator.runtime.layers.gelu import gelu
 from orchestrator.runtime.layers.grouped_experts.expert_mlp import join_expert_mlps
 from orchestrator.runtime.layers.transformer_engine.availability import absence
@@ -100,6 +103,7 @@ def transformer_config(job: JobSpec, device: Device, layers: Layers) -> LayerCon
         bias_dropout_fusion=device.is_cuda and fuses_dropout(model),
         apply_rope_fusion=fuses_rotation(model, layers),
         rotates_projection=device.is_cuda and rotates_projection(job, layers),
+        normalizes_in_kernels=device.is_cuda and normalizes_in_kernels(job, layers),
         deterministic_mode=runtime.deterministic and device.is_cuda,
         **_parallelism_settings(parallelism),
         **_memory_settings(runtime),
@@ -108,6 +112,8 @@ def transformer_config(job: JobSpec, device: Device, layers: Layers) -> LayerCon
     )
     for name in of_blocks.keys() - own:
         setattr(config, name, of_blocks[name])
+    if device.is_cuda and (gate := gate_in_one_kernel(job)) is not None:
+        use_gate(config, gate)
     return config
 
 
@@ -160,7 +166,7 @@ def build_chunks(
     with without_memory(config.params_dtype) if job.is_fully_sharded else nullcontext():
         chunks = [build_chunk(job, config, layers, words, ranks, index) for index in range(ranks.num_chunks)]
     for chunk in chunks:
-        add_in_products(chunk, config)
+        add_in_products(chunk)
         add_behind_experts(chunk)
         join_expert_mlps(chunk, job, config, layers)
         if job.model.has_adapters:

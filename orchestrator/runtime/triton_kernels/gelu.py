@@ -35,7 +35,7 @@ def _gelu(values, out, count, block: tl.constexpr):
     places = tl.program_id(0).to(tl.int64) * block + tl.arange(0, block)
     here = places < count
     x = tl.load(values + places, mask=here).to(tl.float32)
-    tl.store(out + places, (x * _normal(x)).to(out.dtype.element_ty), mask=here)
+    tl.store(out + places, (x * normal(x)).to(out.dtype.element_ty), mask=here)
 
 
 @triton.jit
@@ -45,11 +45,11 @@ def _gelu_gradient(values, gradients, out, count, block: tl.constexpr):
     x = tl.load(values + places, mask=here).to(tl.float32)
     gradient = tl.load(gradients + places, mask=here).to(tl.float32)
     density = 0.3989422804014327 * tl.exp2(-0.7213475204444817 * x * x)
-    tl.store(out + places, (gradient * (_normal(x) + x * density)).to(out.dtype.element_ty), mask=here)
+    tl.store(out + places, (gradient * (normal(x) + x * density)).to(out.dtype.element_ty), mask=here)
 
 
 @triton.jit
-def _normal(x):
+def normal(x):
     """Φ(x), the part of a normal distribution that is below x."""
     z = tl.abs(x) * 0.7071067811865476
     t = libdevice.fast_dividef(1.0, 1.0 + 0.5 * z)

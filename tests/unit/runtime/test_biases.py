@@ -1,12 +1,15 @@
-"""Biases of experts that are computed one after another."""
+"""Biases of MLPs, and of experts that are computed one after another."""
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 import torch
+from megatron.core.transformer.mlp import MLP
 from megatron.core.transformer.moe.experts import SequentialMLP
 
-from orchestrator.runtime.layers.biases import add_behind_experts
+from orchestrator.runtime.layers.biases import add_behind_experts, add_in_products
 
 
 class Linear(torch.nn.Module):
@@ -43,3 +46,16 @@ def test_biases_are_weighted_as_outputs_are(bias: torch.Tensor | None, added: fl
     output, apart = experts.local_experts[0](rows, weights)
     assert apart is None or not apart.numel()
     torch.testing.assert_close(output, (2 * rows + added) * weights.unsqueeze(-1))
+
+
+@pytest.mark.parametrize("has_kernel", [False, True])
+def test_products_add_biases_that_no_kernel_takes(has_kernel: bool) -> None:
+    """Each MLP by its own configuration: an encoder of images has another than its decoder."""
+    mlp = MLP.__new__(MLP)
+    torch.nn.Module.__init__(mlp)
+    mlp.config = SimpleNamespace(bias_activation_fusion=has_kernel)
+    mlp.linear_fc1 = Linear(torch.ones(3))
+    vars(mlp.linear_fc1).update(te_return_bias=True, return_bias=True, apply_bias=False)
+    add_in_products(torch.nn.ModuleList([mlp]))
+    assert mlp.linear_fc1.te_return_bias is has_kernel
+    assert mlp.linear_fc1.apply_bias is not has_kernel

@@ -6,8 +6,16 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+import torch
+from megatron.core.transformer.enums import AttnMaskType
+from support.training import tiny_job
+from torch.nn import functional
 
-from orchestrator.runtime.layers.images.segment_attention import groups_of_segments
+from orchestrator.runtime.layers.images.segment_attention import SegmentAttention, groups_of_segments
+from orchestrator.runtime.network.model import transformer_config
+from orchestrator.runtime.processes.device import Device
+
+CPU = Device("cpu", torch.device("cpu"), "gloo", "cpu")
 
 
 @pytest.mark.slow("builds an encoder in a process of its own")
@@ -29,3 +37,25 @@ def test_segments_of_like_length_are_together(lengths: list[int]) -> None:
     assert sorted(numbers) == [list(range(end - length, end)) for end, length in zip(ends, lengths, strict=True)]
     assert sum(group.numel() for group in groups) <= 2 * sum(lengths)
     assert len(groups) <= max(lengths).bit_length()
+
+
+@pytest.mark.filterwarnings("ignore:full scope is deprecated:UserWarning")  # megatron-core's, of its own default
+@pytest.mark.parametrize("lengths", [[4, 4, 4], [5], [4, 2, 6]])
+def test_segments_see_themselves_alone(lengths: list[int]) -> None:
+    """As with a mask of all pairs, whether they are of one length or not; values and gradients."""
+    attention = SegmentAttention(
+        transformer_config(tiny_job("segments"), CPU, "torch"), 1, AttnMaskType.no_mask, "self"
+    )
+    numbers = torch.arange(len(lengths)).repeat_interleave(torch.tensor(lengths))
+    mixed = torch.randn(len(numbers), 1, 2, 3 * 8, requires_grad=True)
+    query, key, value = mixed.split(8, dim=-1)
+    found = attention(query, key, value, torch.tensor(lengths))
+    q, k, v = (each.permute(1, 2, 0, 3) for each in (query, key, value))
+    wanted = functional.scaled_dot_product_attention(
+        q, k, v, attn_mask=numbers[:, None] == numbers, scale=attention.scale
+    )
+    wanted = wanted.permute(2, 0, 1, 3).flatten(2)
+    gradient = torch.randn_like(wanted)
+    torch.testing.assert_close(found, wanted)
+    ours, theirs = (torch.autograd.grad(each, mixed, gradient)[0] for each in (found, wanted))
+    torch.testing.assert_close(ours, theirs)

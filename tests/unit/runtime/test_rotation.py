@@ -19,6 +19,7 @@ from support.rotated import rotated_by_operations
 from support.training import tiny_job
 
 from orchestrator.runtime.layers import torch_layers
+from orchestrator.runtime.layers.attention.multimodal_rotation import MultimodalRotation
 from orchestrator.runtime.layers.attention.rotation import RotatedAttention, rotated, thirds_of_one
 from orchestrator.runtime.network.model import transformer_config
 from orchestrator.runtime.processes.device import Device
@@ -188,3 +189,10 @@ def test_layers_have_it(model: dict[str, Any], rotates: bool, layers: Any, monke
     assert config.rotates_projection == rotates
     [layer] = module.block_spec(config, None).layer_specs
     assert (layer.submodules.self_attention.module is RotatedAttention) == rotates
+
+
+def test_angles_of_one_sequence_have_the_strides_of_a_tensor_laid_out_anew() -> None:
+    """What is rotated takes them on, and Transformer Engine's attention refuses keys that have others than values."""
+    angles = MultimodalRotation(torch.ones(4))(torch.zeros(3, 1, 5, dtype=torch.int64), [2, 1, 1])
+    assert angles.shape == (5, 1, 1, 8)
+    assert angles.stride() == (8, 8, 8, 1)

@@ -76,6 +76,10 @@ class Kernels:
     """Bytes per logit of the cross entropy, the matrix product aside."""
     gelu: ForwardBackward
     """Accesses of [tokens, ffn] for the exact GeLU."""
+    norm_of_any_width: ForwardBackward | None = None
+    """What `norm` says, of widths for which there is no kernel; None where all widths are alike."""
+    own_norm: ForwardBackward | None = None
+    """The same where such norms are kernels of our own (`normalizes_in_kernels`)."""
     exchange: ForwardBackward = NOTHING
     """Kernels of a layer that would take the host as long as what attention has it do more where ranks share a
     sequence: gathering its keys and values, and attending piece by piece.

@@ -61,6 +61,16 @@ def attention_seconds(
     )
 
 
+def width_of_kernel(width: float, device: Device) -> tuple[float, ForwardBackward]:
+    """The width as which heads of this one are computed, and how many times as long as `attention_seconds` says that
+    takes.
+    """
+    for widest, forward, backward in device.fitted.attention.widths:
+        if width <= widest:
+            return widest, ForwardBackward(forward, backward)
+    return width, ForwardBackward(1.0, 1.0)
+
+
 def attends_to_a_mask(setting: Setting) -> bool:
     """Whether attention is torch's in all layers of both backends, with a mask or a bias of every score."""
     return _keeps_scores(setting) or setting.model.position_embedding_type == "alibi" or setting.job.masks_attention
@@ -96,11 +106,7 @@ def attention_of_variant(setting: Setting, causal: ForwardBackward) -> ForwardBa
         return whole
     full = model.windowed_layers.count(False) / model.num_layers
     if setting.kernels.fused_attention and setting.cp == 1:
-        if model.family.is_decoder_only:
-            seen = window * (2 * length - window) / length**2  # of the pairs below the diagonal
-        else:
-            seen = seen_on_both_sides(window, length)
-        local = ForwardBackward(seen * causal.forward, seen * causal.backward)
+        local = _in_window(setting, causal, length, window)
     else:
         local = _masked(setting, causal, capped=False)
     return ForwardBackward(
@@ -114,6 +120,21 @@ def sink_gradient(setting: Setting, heads: float) -> ForwardBackward:
         return NOTHING
     return ForwardBackward(
         0, setting.device.fitted.attention.sink_gradient_seconds * setting.tokens * heads / setting.tp
+    )
+
+
+def _in_window(setting: Setting, whole: ForwardBackward, length: int, window: int) -> ForwardBackward:
+    """Where each token attends to those in a window: what there is to do for a query remains, and blocks at both ends
+    of its window are computed whole.
+    """
+    if setting.model.family.is_decoder_only:
+        keys, seen = (length + _BLOCK) / 2, window * (2 * length - window) / (2 * length)
+    else:
+        keys, seen = float(length), seen_on_both_sides(window, length) * length
+    seen, beside = min(seen + _BLOCK, keys), setting.device.fitted.attention.query_keys
+    return ForwardBackward(
+        whole.forward * (seen + beside.forward) / (keys + beside.forward),
+        whole.backward * (seen + beside.backward) / (keys + beside.backward),
     )
 
 
@@ -136,7 +157,8 @@ def _masked(setting: Setting, causal: ForwardBackward, capped: bool) -> ForwardB
         forward *= efficiency.fused_attention_forward / efficiency.attention_forward
         backward *= efficiency.fused_attention_backward / efficiency.attention_backward
     if not capped:
-        return ForwardBackward(forward, backward)
+        slowdown = setting.device.fitted.attention.masked_slowdown
+        return ForwardBackward(slowdown * forward, slowdown * backward)
     scores = setting.tokens * setting.model.num_attention_heads / setting.tp * setting.model.seq_length * setting.size
     capping = setting.device.fitted.attention.softcapping
     return ForwardBackward(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from orchestrator.kernel_selection.fused_kernels import rotates_projection
+from orchestrator.kernel_selection.fused_kernels import lacks_tuned_norm, normalizes_in_kernels, rotates_projection
 from orchestrator.models.blocks.base import NOTHING, CoreWork, ForwardBackward
 from orchestrator.models.blocks.residual_stream import time as residual_stream
 from orchestrator.models.layers import Layer
@@ -22,7 +22,7 @@ def layer_seconds(setting: Setting, layer: Layer, branches: int | None = None) -
         matrices = block.parameters.matrices(model)
         columns = (each for each in matrices if each.parallel == "column" and each.has_bias)
         biased += sum(setting.rows(each) * setting.part(each)[1] for each in columns)
-        moved = moved.plus(block.moved(model, _core_work(setting, _norm(setting))))
+        moved = moved.plus(block.moved(model, _core_work(setting)))
         behind += 2 * hidden if block.counts_mlp else 0.0
         if block.has_activation:
             inner = sum(setting.rows(each) * setting.part(each)[0] for each in matrices if each.parallel == "row")
@@ -33,7 +33,8 @@ def layer_seconds(setting: Setting, layer: Layer, branches: int | None = None) -
     return ForwardBackward(*(setting.streaming(each * setting.size) for each in moved))
 
 
-def _core_work(setting: Setting, norm: ForwardBackward) -> CoreWork:
+def _core_work(setting: Setting) -> CoreWork:
+    norm = _norm(setting, setting.model.head_dim if setting.model.qk_layernorm_scope == "head" else None)
     is_fused = setting.dtype != "fp32" and not attends_to_a_mask(setting)
     return CoreWork(
         setting.tokens, setting.tp, setting.cp, setting.kernels, norm, rotates_at_once(setting), is_fused=is_fused
@@ -58,9 +59,15 @@ def _branch(setting: Setting) -> ForwardBackward:
     return norms.plus(setting.device.fitted.elementwise.residual).plus(dropped)
 
 
-def _norm(setting: Setting) -> ForwardBackward:
-    """Accesses of a norm; one that is frozen has its input's gradient alone, from what is read once."""
-    norm = setting.kernels.norm
+def _norm(setting: Setting, width: int | None = None) -> ForwardBackward:
+    """Accesses of a norm of this width, the stream's by default; one that is frozen has its input's gradient alone,
+    from what is read once.
+    """
+    model, kernels = setting.model, setting.kernels
+    norm = kernels.norm
+    if kernels.norm_of_any_width is not None and lacks_tuned_norm(model.normalization, width or model.hidden_size):
+        own = kernels.own_norm if normalizes_in_kernels(setting.job, kernels.layers) else None
+        norm = own or kernels.norm_of_any_width
     if not setting.is_frozen:
         return norm
     return ForwardBackward(norm.forward, min(norm.backward, setting.device.fitted.elementwise.frozen_norm))

@@ -23,4 +23,7 @@ class MultimodalRotation(torch.nn.Module):
         turned = position_ids[..., None].to(torch.float32) * self.inv_freq.to(position_ids.device)
         parts = turned.split_with_sizes(list(mrope_section), dim=-1)
         half = torch.cat([part[kind] for kind, part in enumerate(parts)], dim=-1)
-        return torch.cat((half, half), dim=-1).transpose(0, 1).unsqueeze(2).contiguous()
+        turned = torch.cat((half, half), dim=-1).transpose(0, 1).unsqueeze(2)
+        # Laid out anew of one sequence too: what is rotated takes on its strides, and Transformer Engine's attention
+        # asks for the same ones of keys and values.
+        return turned.clone(memory_format=torch.contiguous_format)

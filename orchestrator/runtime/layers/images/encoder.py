@@ -151,12 +151,14 @@ def plain_config(config: LayerConfig, **values: Any) -> LayerConfig:
         "activation_func_clamp_value": None,
         "glu_linear_offset": 0.0,
         "bias_activation_fusion": False,
+        "use_te_activation_func": False,
         "hidden_dropout": 0.0,
         "attention_dropout": 0.0,
         "softmax_type": "vanilla",
         "window_size": None,
         "window_attn_skip_freq": None,
         "apply_rope_fusion": False,
+        "normalizes_in_kernels": config.normalizes_in_kernels,
     }
     for name, value in {**defaults_beyond_megatron(), **plain, **values}.items():
         setattr(own, name, value)

@@ -13,8 +13,8 @@ from orchestrator.runtime.layers.attention.core import CoreAttention
 
 
 class SegmentAttention(CoreAttention):
-    """Scaled dot product attention within segments, through torch. Segments of like length are computed together, the
-    shorter ones filled up.
+    """Scaled dot product attention within segments, through torch. Segments of one length are computed as they lie;
+    others of like length together, the shorter ones filled up.
     """
 
     def forward(
@@ -25,22 +25,32 @@ class SegmentAttention(CoreAttention):
 
         Returns [patches, 1, heads * d].
         """
+        lengths = tuple(attention_mask.tolist())
+        if len(set(lengths)) == 1:
+            q, k, v = (each.view(len(lengths), lengths[0], *each.shape[2:]) for each in (query, key, value))
+            return self._attend(q, k, v).view(query.size(0), 1, -1)
         patches, width = query.size(0), query.size(2) * query.size(3)
         found = query.new_zeros(patches + 1, width)  # what is filled up goes behind the last patch
-        for numbers in _groups_on(tuple(attention_mask.tolist()), query.device):
+        for numbers in _groups_on(lengths, query.device):
             is_there = numbers >= 0
             taken = numbers.clamp(min=0).flatten()
             q, k, v = (
-                each.index_select(0, taken).view(*numbers.shape, *each.shape[2:]).transpose(1, 2)
-                for each in (query, key, value)
+                each.index_select(0, taken).view(*numbers.shape, *each.shape[2:]) for each in (query, key, value)
             )
-            with self.dropping() as dropout:
-                out = functional.scaled_dot_product_attention(
-                    q, k, v, attn_mask=is_there[:, None, None], dropout_p=dropout, scale=self.scale
-                )
-            out = out.transpose(1, 2).reshape(-1, width)
-            found.index_copy_(0, torch.where(is_there, numbers, patches).flatten(), out)
+            out = self._attend(q, k, v, is_there[:, None, None])
+            found.index_copy_(0, torch.where(is_there, numbers, patches).flatten(), out.view(-1, width))
         return found[:patches].unsqueeze(1)
+
+    def _attend(
+        self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """Of segments [n, patches, heads, d], of which `mask`, [n, 1, 1, patches], says which are there; the same
+        shape, contiguous.
+        """
+        q, k, v = (each.transpose(1, 2) for each in (query, key, value))
+        with self.dropping() as dropout:
+            out = functional.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout, scale=self.scale)
+        return out.transpose(1, 2).contiguous()
 
 
 def groups_of_segments(lengths: Sequence[int]) -> list[torch.Tensor]:

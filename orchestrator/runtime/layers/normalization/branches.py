@@ -12,6 +12,7 @@ from megatron.core.transformer.identity_op import IdentityOp
 from megatron.core.transformer.spec_utils import ModuleSpec
 from torch.nn import functional
 
+from orchestrator.kernel_selection.fused_kernels import lacks_tuned_norm
 from orchestrator.runtime.layers.config import LayerConfig
 from orchestrator.runtime.layers.normalization.bias_dropout_add import Branch, add_plainly
 from orchestrator.runtime.layers.normalization.parallel_residual import place_parallel
@@ -26,7 +27,8 @@ def place_norms(layer: Any, config: LayerConfig, norm: Callable[..., torch.nn.Mo
     `column`: a linear layer that does not normalise its input.
     """
     parts = layer.submodules
-    if not config.norm_bias:
+    in_kernels = config.normalizes_in_kernels and lacks_tuned_norm(config.normalization, config.hidden_size)
+    if in_kernels or not config.norm_bias:
         _part_norms(parts, norm, column)
     if not config.normalizes_inputs or config.parallel_residual == "one_norm":
         parts.input_layernorm = parts.pre_mlp_layernorm = IdentityOp

@@ -1,4 +1,4 @@
-"""LayerNorm and RMSNorm by torch, as megatron-core's layers want them."""
+"""LayerNorm and RMSNorm by torch, as megatron-core's layers want them, and by kernels of our own."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ from typing import Any
 
 import torch
 from megatron.core.transformer.transformer_config import TransformerConfig
+from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
 from orchestrator.runtime.layers.parameter_attributes import mark_sequence_parallel
+from orchestrator.runtime.triton_kernels.loading import kernels
 
 
 class Norm(torch.nn.Module):
@@ -45,3 +47,45 @@ class Norm(torch.nn.Module):
         if self.is_rms:
             return functional.rms_norm(x, self.shape, weight, self.eps)
         return functional.layer_norm(x, self.shape, weight, bias, self.eps)
+
+
+class KernelNorm(Norm):
+    """The same on a GPU, in one kernel for each pass and another for the gradients of weight and bias."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Normalise x: [..., hidden_size]."""
+        apply: Any = _KernelNorm.apply
+        rows = x.contiguous().view(-1, x.size(-1))
+        normed: torch.Tensor = apply(rows, self.weight, self.bias, self.eps, self.is_rms, self.is_zero_centered)
+        return normed.view(x.shape)
+
+
+class _KernelNorm(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: torch.Tensor,
+        weight: torch.Tensor,
+        bias: torch.Tensor | None,
+        eps: float,
+        is_rms: bool,
+        adds_one: bool,
+    ) -> torch.Tensor:
+        normed = _kernels().normalize(x, weight, bias, eps, is_rms=is_rms, adds_one=adds_one)
+        ctx.save_for_backward(x, weight, normed.means, normed.inverses)
+        ctx.has_bias, ctx.adds_one = bias is not None, adds_one
+        rows: torch.Tensor = normed.rows
+        return rows
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[Any, ...]:
+        x, weight, means, inverses = ctx.saved_tensors
+        found = _kernels().gradients(
+            gradient.contiguous(), x, weight, (means, inverses), has_bias=ctx.has_bias, adds_one=ctx.adds_one
+        )
+        return *found, None, None, None
+
+
+def _kernels() -> Any:
+    return kernels("norms", "a norm")

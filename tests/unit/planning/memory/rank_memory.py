@@ -196,6 +196,20 @@ class CudaRotation:
         return torch.zeros(s, b, key.size(2), heads // key.size(2) + 2, d, dtype=query.dtype)
 
 
+class CudaGate:
+    """`kernels.gated_activation`."""
+
+    @staticmethod
+    def gated(x: Any, gate: str) -> Any:
+        assert x.is_contiguous()
+        return torch.zeros(x.size(0), x.size(1) // 2, dtype=x.dtype)
+
+    @staticmethod
+    def gated_gradient(gradient: Any, x: Any, gate: str) -> Any:
+        assert gradient.is_contiguous()
+        return torch.zeros_like(x)
+
+
 def behave_like_cuda() -> None:
     """Put the stand-ins in place."""
     from megatron.core import parallel_state
@@ -204,6 +218,7 @@ def behave_like_cuda() -> None:
     from megatron.core.tensor_parallel import random
 
     from orchestrator.runtime.cross_entropy import rows
+    from orchestrator.runtime.layers import gated_activation
     from orchestrator.runtime.layers.attention import rotation
     from orchestrator.runtime.optimizers import state_blocks
 
@@ -211,6 +226,8 @@ def behave_like_cuda() -> None:
     any_blocks.host_zeros = ALLOCATIONS.elsewhere(state_blocks.host_zeros)
     any_rotation: Any = rotation
     any_rotation._kernels = CudaRotation
+    any_gated: Any = gated_activation
+    any_gated._kernels = lambda: CudaGate
     any_functional: Any = functional
     any_functional.layer_norm = lambda x, shape, weight, bias, eps: CudaNorm.apply(x, weight, bias, 2)
     any_functional.rms_norm = lambda x, shape, weight, eps: CudaNorm.apply(x, weight, None, 1)

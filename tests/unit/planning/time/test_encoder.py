@@ -35,11 +35,12 @@ def test_the_head_keeps_activations(make_job: Any) -> None:
     assert encoder["weights"] > decoder["weights"]
 
 
-def test_a_window_takes_its_share_of_the_pairs(make_job: Any) -> None:
+def test_a_window_takes_its_share_of_the_pairs_and_what_each_query_takes(make_job: Any) -> None:
     whole, windowed = time_of(make_job, "bert"), time_of(make_job, "bert", sliding_window=65)
     length = 8192
     seen = sum(min(place, 64) + 1 + min(length - 1 - place, 64) for place in range(length))
-    assert windowed.parts["attention"] / whole.parts["attention"] == pytest.approx(seen / length**2)
+    share = windowed.parts["attention"] / whole.parts["attention"]
+    assert seen / length**2 < share < (seen / length + 128 + 490) / (length + 490), "a block, and as much as 490 keys"
 
 
 def test_torchs_layers_keep_a_mask_of_each_sequence(make_job: Any) -> None:

@@ -13,7 +13,7 @@ from orchestrator.planning.hardware import Device, shipped
 from orchestrator.planning.layout.pipeline import timeline
 from orchestrator.planning.time.communication import group_of
 from orchestrator.planning.time.kernels.accesses import TORCH, TRANSFORMER_ENGINE
-from orchestrator.planning.time.kernels.attention import attention_seconds
+from orchestrator.planning.time.kernels.attention import attention_seconds, width_of_kernel
 from orchestrator.planning.time.kernels.gemm import gemm_seconds
 from orchestrator.planning.time.pipeline_schedule import closed_form, pipeline_seconds
 
@@ -103,6 +103,33 @@ def test_attention_takes_as_long_as_alone_or_a_quarter_more(width: int, causal: 
         )
         assert 0.95 < found.forward * 1e6 / forward < 1.28, length
         assert 0.95 < found.backward * 1e6 / backward < 1.28, length
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [
+        "2 sequences, 16 heads of 96, causal",
+        "2 sequences, 8 heads of 192, causal",
+        "2 sequences, 4 heads of 256, causal",
+        "1 sequences, 16 heads of 72",
+        "1 sequences, 16 heads of 80",
+        "1 sequences, 8 heads of 256",
+    ],
+)
+def test_heads_of_other_widths_take_as_long_as_the_kernels_for_them(shape: str) -> None:
+    """4,096 tokens on an H200 that does nothing else, with the same bounds but for one backward pass (0.90)."""
+    forward, backward = measured_us(shape.replace(" sequences,", " sequences of 4,096 tokens,"))
+    sequences, heads, width = (int(part.rstrip(",")) for part in shape.split() if part[0].isdigit())
+    wide, slowdown = width_of_kernel(width, device("H200"))
+    found = attention_seconds(
+        *(sequences, 4096, heads, wide, device("H200"), "bf16", TRANSFORMER_ENGINE), causal="causal" in shape
+    )
+    assert 0.95 < found.forward * slowdown.forward * 1e6 / forward < 1.28
+    assert 0.89 < found.backward * slowdown.backward * 1e6 / backward < 1.28
+
+
+def test_heads_are_as_wide_as_they_are_where_no_kernels_were_measured() -> None:
+    assert [width_of_kernel(72, device(name))[0] for name in ("H200", "B200")] == [128, 72]
 
 
 LONG = {
