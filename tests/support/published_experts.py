@@ -160,4 +160,6 @@ def _kernels(software: list[str]) -> Kernels:
         replayed = "layers"
     elif "attention-graphs" in software:
         replayed = "attention"
+    if "unfused" not in software:  # NVIDIA's recipes have cuDNN compute norms, of any width (NVTE_NORM_FWD_USE_CUDNN)
+        kernels = replace(kernels, norm_of_any_width=None)
     return replace(kernels, token_exchange=exchange, replayed=replayed, own_experts=False)

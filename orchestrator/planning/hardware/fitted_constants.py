@@ -53,6 +53,7 @@ class Attention(_Constants):
     flash_attention_speedup: float
     sink_gradient_seconds: float
     widths: tuple[tuple[int, float, float], ...]
+    window_ends: float
 
 
 class Elementwise(_Constants):
