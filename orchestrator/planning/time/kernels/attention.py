@@ -125,14 +125,16 @@ def sink_gradient(setting: Setting, heads: float) -> ForwardBackward:
 
 def _in_window(setting: Setting, whole: ForwardBackward, length: int, window: int) -> ForwardBackward:
     """Where each token attends to those in a window: what there is to do for a query remains, and blocks at both ends
-    of its window are computed whole where that was measured.
+    of its window are computed whole. By pairs of tokens alone on GPUs for which this was not measured.
     """
     if setting.model.family.is_decoder_only:
-        keys, seen = (length + _BLOCK) / 2, window * (2 * length - window) / (2 * length)
+        keys, seen = length / 2, window * (2 * length - window) / (2 * length)
     else:
         keys, seen = float(length), seen_on_both_sides(window, length) * length
-    fitted = setting.device.fitted.attention
-    seen, beside = min(seen + fitted.window_ends, keys), fitted.query_keys
+    fitted, beside = setting.device.fitted.attention, NOTHING
+    if fitted.window_ends:
+        keys, beside = keys + (_BLOCK / 2 if setting.model.family.is_decoder_only else 0), fitted.query_keys
+        seen = min(seen + fitted.window_ends, keys)
     return ForwardBackward(
         whole.forward * (seen + beside.forward) / (keys + beside.forward),
         whole.backward * (seen + beside.backward) / (keys + beside.backward),
