@@ -95,7 +95,7 @@ class JoinedWeights(_NormWeights):
             return self._read(key, place)
         rows, parts = self._joined[key]
         groups = rows.groups(self._model)
-        grouped = [part.unflatten(0, (groups, -1)) for part in (self._stored.read(part, ()) for part in parts)]
+        grouped = [torch.unflatten(self._stored.read(part, ()), 0, (groups, -1)) for part in parts]
         return torch.cat(grouped, dim=1).flatten(0, 1)
 
 
@@ -155,5 +155,5 @@ class SplitWeights(_NormWeights):
         part = self._parts.get(key)
         if part is None:
             return self._read(key, place)
-        grouped = self._stored.read(part.key, ()).unflatten(0, (part.groups, -1))
-        return torch.split(grouped, part.counts, dim=1)[part.number].flatten(0, 1)
+        grouped = torch.unflatten(self._stored.read(part.key, ()), 0, (part.groups, -1))
+        return torch.split(grouped, [*part.counts], dim=1)[part.number].flatten(0, 1)

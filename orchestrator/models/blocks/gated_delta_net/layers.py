@@ -167,7 +167,7 @@ class GatedDeltaNet(MegatronModule):
         if sharing.size() > 1:  # all tokens of some of this rank's heads
             projected = to_own_heads(projected, sharing)
             of_heads = [each.chunk(sharing.size())[sharing.rank()] for each in of_heads]
-        weights = HeadWeights(*of_heads, norm)
+        weights = HeadWeights(of_heads[0], of_heads[1], of_heads[2], norm)
         if self.cache is not None:
             out = self._cached(projected, weights)
         else:
@@ -197,7 +197,7 @@ class GatedDeltaNet(MegatronModule):
         """
         sizes = self.sizes
         widths = [sizes.convolved, sizes.shared * sizes.value, sizes.shared, sizes.shared]
-        channels, gate, beta, alpha = torch.split(projected.unflatten(-1, (-1, sum(widths))), widths, dim=-1)
+        channels, gate, beta, alpha = torch.split(torch.unflatten(projected, -1, (-1, sum(widths))), widths, -1)
         gate = gate.reshape(*projected.shape[:2], -1, sizes.value)
         beta, alpha = (each.flatten(2).transpose(0, 1) for each in (beta, alpha))
         return channels.flatten(2).permute(1, 2, 0), gate, beta, alpha
@@ -205,7 +205,7 @@ class GatedDeltaNet(MegatronModule):
     def _inputs(self, convolved: torch.Tensor, beta: torch.Tensor, alpha: torch.Tensor, weights: HeadWeights) -> Inputs:
         """From convolved [b, channels, s]. Value heads that share a key head follow each other."""
         sizes = self.sizes
-        grouped = convolved.transpose(1, 2).unflatten(-1, (-1, sizes.convolved))
+        grouped = torch.unflatten(convolved.transpose(1, 2), -1, (-1, sizes.convolved))
         query, key, value = torch.split(grouped, [sizes.key, sizes.key, sizes.shared * sizes.value], dim=-1)
         query, key = (_of_length_one(each.float()).repeat_interleave(sizes.shared, dim=2) for each in (query, key))
         value = value.reshape(*value.shape[:2], -1, sizes.value).float()
@@ -315,17 +315,17 @@ def to_own_heads(shared: torch.Tensor, group: torch.distributed.ProcessGroup) ->
     chunk from the first half of the sequence, and its counterpart from the second (`runtime/processes`).
     """
     size = group.size()
-    received: torch.Tensor = all_to_all(group, shared.unflatten(-1, (size, -1)).movedim(2, 0).flatten(0, 1))
-    first, second = received.unflatten(0, (size, 2, -1)).unbind(dim=1)
+    received: torch.Tensor = all_to_all(group, torch.unflatten(shared, -1, (size, -1)).movedim(2, 0).flatten(0, 1))
+    first, second = torch.unflatten(received, 0, (size, 2, -1)).unbind(dim=1)
     return torch.cat((first, second.flip(0))).flatten(0, 1)
 
 
 def to_own_tokens(shared: torch.Tensor, group: torch.distributed.ProcessGroup) -> torch.Tensor:
     """The way back: [s / CP, b, w] from [s, b, w / CP]."""
     size = group.size()
-    first, second = shared.unflatten(0, (2, size, -1)).unbind(dim=0)
+    first, second = torch.unflatten(shared, 0, (2, size, -1)).unbind(dim=0)
     received: torch.Tensor = all_to_all(group, torch.stack((first, second.flip(0)), dim=1).flatten(0, 2))
-    return received.unflatten(0, (size, -1)).movedim(0, 2).flatten(2)
+    return torch.unflatten(received, 0, (size, -1)).movedim(0, 2).flatten(2)
 
 
 def segments_of(mask: torch.Tensor) -> torch.Tensor:
