@@ -6,6 +6,7 @@ them would then compile and write.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import gc
 import json
@@ -60,6 +61,8 @@ class _Importing:
 def serve(listening: socket.socket, arguments: Sequence[str]) -> None:
     """Import all, then fork for each who asks, until standard input ends, with pytest. A worker returns at its end."""
     import pytest
+
+    atexit.register(os._exit, 0)  # the first is the last to be called: to take all apart would take seconds
 
     # What goes wrong the workers say. It stays open: handlers of logs that are made meanwhile go on to write there.
     with contextlib.redirect_stderr(open(os.devnull, "w")):
