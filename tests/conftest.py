@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from execnet import XSpec
 from hypothesis import HealthCheck, settings
+from support import rank_template
 from support.commands import Commands
 from support.constants import draw_no_local_constants_where_derandomized
 from support.forked_workers import ForkedWorkers
@@ -73,7 +74,7 @@ BEGUN = pytest.StashKey[float]()
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--stop-after", type=float, metavar="SECONDS", help="skip the tests that have not begun by then")
-    parser.addoption("--home", metavar="DIR", help="the home of the tests, instead of a new one that is removed")
+    parser.addoption("--home", metavar="DIR", help="of tests that are only imported; others have a new one")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -84,6 +85,8 @@ def pytest_configure(config: pytest.Config) -> None:
         made = tempfile.TemporaryDirectory(prefix="orchestrator-home-")
         config.add_cleanup(made.cleanup)
         home = made.name
+    else:
+        rank_template.TEMPLATES.append(Path(home) / rank_template.SOCKET)
     _forget_foreign_variables()
     # Where a shell has started pytest with `&`, Ctrl-C is ignored, and so it would be by the programs of the tests.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -155,7 +158,9 @@ def _folder_of(path: Path) -> int:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_setupnodes(config: pytest.Config, specs: Sequence[XSpec]) -> None:
-    """Workers on this machine are forked from one process."""
+    """Workers on this machine are forked from one process, and so is what forks their ranks."""
+    template = rank_template.RankTemplate(Path(os.environ["HOME"]))
+    config.add_cleanup(template.close)
     workers = ForkedWorkers([*map(str, config.invocation_params.args)], Path(os.environ["HOME"]))
     config.add_cleanup(workers.close)
     for spec in specs:
