@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 import ipaddress
 import os
 import signal
@@ -12,14 +13,17 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from execnet import XSpec
 from hypothesis import HealthCheck, settings
+from support import rank_template
 from support.commands import Commands
 from support.constants import draw_no_local_constants_where_derandomized
+from support.forked_workers import ForkedWorkers
 from xdist.remote import Producer
 from xdist.scheduler import LoadFileScheduling
 
@@ -70,22 +74,34 @@ BEGUN = pytest.StashKey[float]()
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--stop-after", type=float, metavar="SECONDS", help="skip the tests that have not begun by then")
+    parser.addoption("--home", metavar="DIR", help="of tests that are only imported; others have a new one")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.stash[BEGUN] = time.monotonic()
     # Before any test module is imported: some libraries read their variables on import.
-    home = tempfile.TemporaryDirectory(prefix="orchestrator-home-")
-    config.add_cleanup(home.cleanup)
-    for name in list(os.environ):
-        if name not in KEPT and (name.startswith(FOREIGN_PREFIXES) or name in FOREIGN_NAMES):
-            del os.environ[name]
+    home = config.getoption("--home")
+    if home is None:
+        made = tempfile.TemporaryDirectory(prefix="orchestrator-home-")
+        config.add_cleanup(made.cleanup)
+        home = made.name
+    else:
+        rank_template.TEMPLATES.append(Path(home) / rank_template.SOCKET)
+    _forget_foreign_variables()
     # Where a shell has started pytest with `&`, Ctrl-C is ignored, and so it would be by the programs of the tests.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    os.environ.update(FIXED, HOME=home.name)
+    os.environ.update(FIXED, HOME=home)
     for name in ("CACHE", "CONFIG", "DATA", "STATE"):
-        os.environ[f"XDG_{name}_HOME"] = str(Path(home.name) / name.lower())
+        os.environ[f"XDG_{name}_HOME"] = str(Path(home) / name.lower())
+
+
+@functools.cache
+def _forget_foreign_variables() -> None:
+    """Once: a worker that is forked keeps those that modules have set when they were imported."""
+    for name in list(os.environ):
+        if name not in KEPT and (name.startswith(FOREIGN_PREFIXES) or name in FOREIGN_NAMES):
+            del os.environ[name]
 
 
 @pytest.hookimpl(wrapper=True)
@@ -134,9 +150,22 @@ class ByFile(LoadFileScheduling):
         return file if place == len(TOGETHER) or path == LONGEST else TOGETHER[place].name
 
 
+@functools.cache
 def _folder_of(path: Path) -> int:
     """Which of the folders that stay together it is in; a larger number for none."""
     return next((place for place, folder in enumerate(TOGETHER) if path.is_relative_to(folder)), len(TOGETHER))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_setupnodes(config: pytest.Config, specs: Sequence[XSpec]) -> None:
+    """Workers on this machine are forked from one process, and so is what forks their ranks."""
+    template = rank_template.RankTemplate(Path(os.environ["HOME"]))
+    config.add_cleanup(template.close)
+    workers = ForkedWorkers([*map(str, config.invocation_params.args)], Path(os.environ["HOME"]))
+    config.add_cleanup(workers.close)
+    for spec in specs:
+        if spec.popen and spec.python is None:
+            spec.python = workers.python
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -39,6 +39,7 @@ from support.network import unchanged
 __all__ = ["inject"]
 
 HERE = Path(__file__).parent
+FOLDER = f"{HERE}{os.sep}"
 WINDOW: ViewportSize = {"width": 1400, "height": 1000}
 PATIENCE = 60.0
 """Seconds that a page, or something in it, may take on a machine that is busy with other things."""
@@ -59,7 +60,7 @@ _FLAGS += [
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Whatever is in this folder is a test in a browser."""
     for item in items:
-        if item.path.is_relative_to(HERE):
+        if str(item.path).startswith(FOLDER):
             item.add_marker("browser")
             # The first of them makes the runs that all of them look at.
             item.add_marker(pytest.mark.timeout(600))

@@ -20,14 +20,14 @@ from slurm.machine import MachineError
 from slurm.packages import what_is_missing
 from support.network import changing
 
-HERE = Path(__file__).parent
+FOLDER = f"{Path(__file__).parent}{os.sep}"
 Start = Callable[[bool], Cluster]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Whatever is in this folder is a test on a SLURM cluster."""
     for item in items:
-        if item.path.is_relative_to(HERE):
+        if str(item.path).startswith(FOLDER):
             item.add_marker("slurm")
 
 

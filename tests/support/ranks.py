@@ -38,14 +38,8 @@ _FIRST_PORT = 10_000
 _TORCHRUN = Path(__file__).parent / "quick_torchrun" / "torch" / "distributed" / "run.py"
 _FORKED = Path(__file__).parent / "forked"
 _TESTS = Path(__file__).parents[1]
-_ROOM = "ROOM_FOR_VARIABLES"
+ROOM = "ROOM_FOR_VARIABLES"
 _CHANCE = random.SystemRandom()  # the tests of several processes must not draw the same
-_BEFORE_THE_FORKS = {
-    # Whether there is a GPU is asked of the driver's management library, which leaves CUDA alone.
-    "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
-    # Kernels are compiled in the rank itself: processes that help would cost each rank more than its few kernels take.
-    "TORCHINDUCTOR_COMPILE_THREADS": "1",
-}
 
 
 @dataclass(frozen=True)
@@ -82,6 +76,8 @@ class RankStarter:
 
     def __init__(self, scratch: Path, *modules: str) -> None:
         """`modules`: what is imported besides before the forks."""
+        from support.rank_template import program_that_forks, variables_before_the_forks
+
         self._scratch = scratch
         self._count = 0
         self._one_at_a_time = threading.Lock()
@@ -94,9 +90,8 @@ class RankStarter:
             os.close(folder)
             listening.listen()
             self._process = subprocess.Popen(
-                # -P: what lies beside this file is not what libraries mean by a name.
-                [sys.executable, "-P", __file__, str(listening.fileno()), ",".join(modules)],
-                env={**os.environ, **_BEFORE_THE_FORKS, _ROOM: "x" * 2**16},
+                [*program_that_forks(), str(listening.fileno()), ",".join(modules)],
+                env=variables_before_the_forks(),
                 pass_fds=[listening.fileno()],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
@@ -157,8 +152,8 @@ class RankStarter:
         self._process.stdout.close()
 
 
-def serve(listening: socket.socket, modules: Sequence[str]) -> None:
-    """Fork a supervisor for each request on standard input. What every rank needs is there before the forks."""
+def import_all() -> None:
+    """What every rank needs is there before the forks."""
     import torch
     import torch.utils.serialization.config
 
@@ -169,19 +164,23 @@ def serve(listening: socket.socket, modules: Sequence[str]) -> None:
 
     if torch.cuda.is_available():
         import torch._inductor.compile_fx
-    for module in modules:
-        importlib.import_module(module)
     # What each rank would find out at its start, and is the same for all.
     importlib.metadata.version = functools.cache(importlib.metadata.version)
     versions_of(["torch", "megatron-core", "triton", "numpy", "tokenizers", "mlflow"])
     sections()
 
+
+def serve(listening: socket.socket, modules: Sequence[str]) -> None:
+    """Fork a supervisor for each request on standard input."""
+    import_all()
+    for module in modules:
+        importlib.import_module(module)
     afresh = uses_cuda()
     if afresh:
         print("importing has begun to use CUDA: every rank imports for itself", file=sys.stderr, flush=True)
         listening.close()
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
-    del os.environ[_ROOM]
+    del os.environ[ROOM]
     sources = [sys.stdin] if afresh else [sys.stdin, listening]
     while True:
         if listening in select.select(sources, [], [])[0]:

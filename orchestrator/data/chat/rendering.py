@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import json
+import os
 import signal
 import subprocess
 import threading
@@ -37,6 +38,7 @@ class _Renderer:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self.process: subprocess.Popen[bytes] | None = None
+        self._left: subprocess.Popen[bytes] | None = None
         self._compiled: dict[str, tuple[int, bool]] = {}
         """The number of each template in the process, and whether it marks anything."""
 
@@ -58,6 +60,14 @@ class _Renderer:
             self.process.kill()
             self.process.communicate()
             self.process = None
+
+    def leave(self) -> None:
+        """In a fork: the process is the parent's, which goes on to ask it; this one starts its own."""
+        self._lock = threading.Lock()
+        if self.process is not None:
+            self.process.returncode = 0  # nobody here waits for it
+            # Its pipes stay as they are: another thread of the parent may be reading.
+            self._left, self.process = self.process, None
 
     def _number(self, content: str) -> tuple[int, bool]:
         if self.process is None or self.process.poll() is not None:
@@ -110,6 +120,7 @@ def _why_ended(code: int) -> str:
 
 RENDERER = _Renderer()
 atexit.register(RENDERER.close)
+os.register_at_fork(after_in_child=RENDERER.leave)
 
 
 def compiled(name: str, content: str) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -155,3 +156,19 @@ def test_values_are_those_of_transformers() -> None:
     values: dict[str, Any] = {"messages": [], "tools": [{"b": None, "a": "ü\u2028<&"}], "documents": None}
     content = "{{ tools | tojson(indent=1, separators=(',', ':')) }}{{ tools[0].b is none }}{{ documents is none }}"
     assert rendering.rendered(content, **values) == '[\n {\n  "b":null,\n  "a":"ü\u2028<&"\n }\n]TrueTrue'
+
+
+def number_of_the_process() -> int:
+    rendering.compiled("a", "{{ messages }}")
+    assert rendering.RENDERER.process is not None
+    return rendering.RENDERER.process.pid
+
+
+def test_a_fork_has_a_process_of_its_own() -> None:
+    ours = number_of_the_process()
+    with multiprocessing.get_context("fork").Pool(1) as forked:
+        theirs = forked.apply_async(number_of_the_process).get(60)
+        assert theirs != ours
+        assert rendering.rendered("{{ messages }}", messages=[1]) == "[1]"
+        assert forked.apply_async(number_of_the_process).get(60) == theirs
+    assert number_of_the_process() == ours
