@@ -200,7 +200,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _run(arguments: list[str], as_json: bool) -> int:
     typed = _typed(arguments, os.environ)
-    command = _command_of(typed, _imported(typed))
+    command = command_of(typed)
     if _may_run_on_a_login_node(typed):
         code = importlib.import_module("orchestrator.cli.login_node").run(build_app(typed), arguments)
         if code is not None:
@@ -221,9 +221,13 @@ def _run(arguments: list[str], as_json: bool) -> int:
     return code if isinstance(code, int) else 0
 
 
+def command_of(typed: str | None) -> Any:
+    """`build_app` as what can be called, made once in a process that runs many commands."""
+    return _made(typed, _imported(typed))
+
+
 @cache
-def _command_of(typed: str | None, imported: Any) -> Any:
-    """`_tree` as what can be called: a process that runs many commands looks for the parameters of each once."""
+def _made(typed: str | None, imported: Any) -> Any:
     return get_command(_tree(typed, imported))
 
 
