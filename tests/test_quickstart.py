@@ -5,6 +5,7 @@ library makes of the model.
 from __future__ import annotations
 
 import json
+import math
 import os
 import shlex
 import subprocess
@@ -14,32 +15,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+import transformers
 from support.faults import Ranks
 
 ROOT = Path(__file__).resolve().parent.parent
 PROMPT, NEW_TOKENS, SEQ_LENGTH = "import os", 60, 128
-THEIRS = f"""
-import json, math, sys, warnings
-warnings.simplefilter("ignore")
-import torch, transformers
-transformers.logging.set_verbosity_error()
-model = transformers.AutoModelForCausalLM.from_pretrained(sys.argv[1])
-tokenizer = transformers.AutoTokenizer.from_pretrained(sys.argv[1])
-words = tokenizer({PROMPT!r}, return_tensors="pt")
-out = model.generate(**words, do_sample=False, max_new_tokens={NEW_TOKENS})[0, words.input_ids.size(1) :]
-ids = tokenizer(open(sys.argv[2]).read(), return_tensors="pt").input_ids
-total = 0.0
-with torch.no_grad():
-    for first in range(0, ids.size(1) - 1, {SEQ_LENGTH}):
-        last = min(first + {SEQ_LENGTH}, ids.size(1) - 1)
-        logits, wanted = model(ids[:, first:last]).logits[0].double(), ids[0, first + 1 : last + 1]
-        total += float(torch.nn.functional.cross_entropy(logits, wanted, reduction="sum"))
-text = tokenizer.decode(out, skip_special_tokens=True)
-print(json.dumps({{"text": text, "tokens": ids.size(1) - 1, "perplexity": math.exp(total / (ids.size(1) - 1))}}))
-"""
-"""What transformers makes of an export: the greedy text, and the perplexity of a file in windows without overlap."""
-
-
 pytestmark = [
     pytest.mark.slow("it is the first thing that a person runs"),
     pytest.mark.distributed,
@@ -135,15 +116,33 @@ def test_transformers_makes_the_same_of_it(folder: Path, run: Path, ranks: Ranks
             "--json",
         ],
         [*orchestrator, "generate", str(run), *greedy, "--json"],
-        [sys.executable, "-c", THEIRS, "exported", str(book)],
     ]
     pipes: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     started = [subprocess.Popen(command, cwd=folder, text=True, env=env, **pipes) for command in commands]
     said = [process.communicate(timeout=400) for process in started]
-    assert [process.returncode for process in started] == [0, 0, 0], said
-    [measured], written, theirs = (json.loads(out) for out, _ in said)
-    assert theirs["text"].strip(), "it writes something"
-    assert written["text"] == theirs["text"]
-    assert measured["counts"]["tokens"] == theirs["tokens"] > 1000
-    assert measured["metrics"]["perplexity"]["value"] == pytest.approx(theirs["perplexity"], rel=1e-4)
-    assert theirs["perplexity"] < 1000, "it has learned something"
+    assert [process.returncode for process in started] == [0, 0], said
+    [measured], written = (json.loads(out) for out, _ in said)
+    text, num_tokens, perplexity = theirs(folder / "exported", book)
+    assert text.strip(), "it writes something"
+    assert written["text"] == text
+    assert measured["counts"]["tokens"] == num_tokens > 1000
+    assert measured["metrics"]["perplexity"]["value"] == pytest.approx(perplexity, rel=1e-4)
+    assert perplexity < 1000, "it has learned something"
+
+
+@torch.no_grad()
+def theirs(exported: Path, book: Path) -> tuple[str, int, float]:
+    """What transformers makes of an export: the greedy text; of a file the number of tokens and the perplexity in
+    windows without overlap.
+    """
+    model = transformers.AutoModelForCausalLM.from_pretrained(exported)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(exported)
+    prompt = tokenizer(PROMPT, return_tensors="pt")
+    written = model.generate(**prompt, do_sample=False, max_new_tokens=NEW_TOKENS)[0, prompt.input_ids.size(1) :]
+    ids = tokenizer(book.read_text(), return_tensors="pt").input_ids
+    num_tokens, total = ids.size(1) - 1, 0.0
+    for first in range(0, num_tokens, SEQ_LENGTH):
+        last = min(first + SEQ_LENGTH, num_tokens)
+        logits, wanted = model(ids[:, first:last]).logits[0].double(), ids[0, first + 1 : last + 1]
+        total += float(torch.nn.functional.cross_entropy(logits, wanted, reduction="sum"))
+    return tokenizer.decode(written, skip_special_tokens=True), num_tokens, math.exp(total / num_tokens)

@@ -11,6 +11,7 @@ import io
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from functools import cache
 from itertools import takewhile
 from typing import Annotated, Any, NamedTuple
 
@@ -19,7 +20,8 @@ from orchestrator.imports import staying, without_pydantic_plugins
 with staying():
     import typer
     from typer.completion import install_callback, show_callback
-    from typer.core import TyperArgument, TyperGroup, TyperOption
+    from typer.core import TyperArgument, TyperCommand, TyperGroup, TyperOption
+    from typer.main import get_command
 
     from orchestrator.cli.common import print_json, stop_printing
     from orchestrator.errors import OrchestratorError, SpecError
@@ -130,7 +132,20 @@ _SHELLS = ("bash", "zsh", "fish", "powershell", "pwsh")
 
 
 class _Commands(TyperGroup):
-    """Whose flags for completion take the name of a shell, too: typer's own know the current one alone."""
+    """Of `commands`, the typed one alone, and all others by their names and summaries: typer would look for parameters
+    of each.
+
+    Its flags for completion take the name of a shell, too: typer's own know the current one alone.
+    """
+
+    def __init__(self, *, commands: Any, **options: Any) -> None:
+        summaries = {
+            entry.name: TyperCommand(
+                entry.name, callback=_not_imported, help=entry.summary, rich_help_panel=entry.panel
+            )
+            for entry in COMMANDS
+        }
+        super().__init__(commands={**summaries, **commands}, **options)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         for number, argument in enumerate(takewhile(lambda word: word.startswith("-"), args)):
@@ -185,25 +200,35 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _run(arguments: list[str], as_json: bool) -> int:
     typed = _typed(arguments, os.environ)
-    app = build_app(typed)
+    command = command_of(typed)
     if _may_run_on_a_login_node(typed):
-        code = importlib.import_module("orchestrator.cli.login_node").run(app, arguments)
+        code = importlib.import_module("orchestrator.cli.login_node").run(build_app(typed), arguments)
         if code is not None:
             return int(code)
     if not as_json:
         try:
-            app(arguments, prog_name="orchestrator")
+            command(arguments, prog_name="orchestrator")
         except SystemExit as end:
             return end.code if isinstance(end.code, int) else 1
         return 0
     try:
-        code = app(arguments, prog_name="orchestrator", standalone_mode=False)
+        code = command(arguments, prog_name="orchestrator", standalone_mode=False)
     except typer.TyperException as error:
         print_json({"error": "UsageError", "message": error.format_message(), "exit_code": error.exit_code})
         return error.exit_code
     except typer.Abort:
         return 130
     return code if isinstance(code, int) else 0
+
+
+def command_of(typed: str | None) -> Any:
+    """`build_app` as what can be called, made once in a process that runs many commands."""
+    return _made(typed, _imported(typed))
+
+
+@cache
+def _made(typed: str | None, imported: Any) -> Any:
+    return get_command(_tree(typed, imported))
 
 
 def _may_run_on_a_login_node(typed: str | None) -> bool:
@@ -225,6 +250,20 @@ def _typed(arguments: Sequence[str], environment: Mapping[str, str]) -> str | No
 
 def build_app(typed: str | None) -> typer.Typer:
     """The whole command tree, in which only the command `typed` is more than its name and summary."""
+    return _tree(typed, _imported(typed))
+
+
+def _imported(typed: str | None) -> Any:
+    """The function of a command, or the group of commands; None for what is no command."""
+    for entry in (each for each in COMMANDS if each.name == typed):
+        is_new = entry.module not in sys.modules
+        with staying() if is_new else contextlib.nullcontext():
+            module = importlib.import_module(entry.module)
+        return module.app if hasattr(module, "app") else module.command
+    return None
+
+
+def _tree(typed: str | None, imported: Any) -> typer.Typer:
     app = typer.Typer(
         name="orchestrator",
         cls=_Commands,
@@ -235,17 +274,11 @@ def build_app(typed: str | None) -> typer.Typer:
         context_settings={"help_option_names": ["-h", "--help"]},
     )
     app.callback()(_root)
-    for entry in COMMANDS:
-        if entry.name != typed:
-            app.command(entry.name, help=entry.summary, rich_help_panel=entry.panel)(_not_imported)
-            continue
-        is_new = entry.module not in sys.modules
-        with staying() if is_new else contextlib.nullcontext():
-            module = importlib.import_module(entry.module)
-        if hasattr(module, "app"):
-            app.add_typer(module.app, name=entry.name, rich_help_panel=entry.panel)
-        else:
-            app.command(entry.name, rich_help_panel=entry.panel)(module.command)
+    panel = next((entry.panel for entry in COMMANDS if entry.name == typed), None)
+    if isinstance(imported, typer.Typer):
+        app.add_typer(imported, name=typed, rich_help_panel=panel)
+    elif imported is not None:
+        app.command(typed, rich_help_panel=panel)(imported)
     return app
 
 

@@ -264,9 +264,10 @@ def _by_expert(
     if not rule.of_experts:
         yield Weight(rule, place, within, tuple(name.format(n=layer) for name in rule.theirs))
         return
-    for expert in range(model.expert_count):
+    count = model.expert_count
+    for expert in range(count):
         theirs = tuple(name.format(n=layer, e=expert) for name in rule.theirs)
-        yield Weight(rule, (*place, expert), (*within, model.expert_count), theirs)
+        yield Weight(rule, (*place, expert), (*within, count), theirs)
 
 
 def stack_of(key: str) -> str:

@@ -13,6 +13,10 @@ _RULES = {
     "runOnly": {"type": "tag", "values": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa"]},
     "resultTypes": ["violations"],
 }
+_RULES_OF_COLOURS = {
+    "runOnly": {"type": "rule", "values": ["color-contrast", "link-in-text-block"]},
+    "resultTypes": ["violations"],
+}
 
 
 @cache
@@ -20,13 +24,14 @@ def _script() -> str:
     return str(Axe().axe_script)
 
 
-def violations(page: Page) -> list[str]:
+def violations(page: Page, *, only_colours: bool = False) -> list[str]:
     """What breaks WCAG 2.1 at AA as the page looks now: the rule, and where. Charts of plotly are drawings whose names
-    their figures say.
+    their figures say. `only_colours`: of a page whose colours alone have changed since the last look.
     """
     if not page.evaluate("'axe' in window"):
         page.evaluate(_script())
     found = page.evaluate(
-        "([where, rules]) => axe.run(where, rules).then((found) => found.violations)", [_WHERE, _RULES]
+        "([where, rules]) => axe.run(where, rules).then((found) => found.violations)",
+        [_WHERE, _RULES_OF_COLOURS if only_colours else _RULES],
     )
     return [f"{rule['id']}: {node['target']} {node['html'][:160]}" for rule in found for node in rule["nodes"]]

@@ -373,7 +373,7 @@ def test_pages_keep_to_wcag_aa(
         for theme in themes:
             page.emulate_media(color_scheme=theme, reduced_motion="reduce")
             until(page, "!document.querySelector('.htmx-request')")
-            found[path, theme] = violations(page)
+            found[path, theme] = violations(page, only_colours=theme != themes[0])
             visitor.photograph(re.sub(r"\W+", "-", path.partition("?")[0]) + f"-{theme}-{size[0]}")
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), path
     assert {path: each for path, each in found.items() if each} == {}

@@ -27,7 +27,7 @@ def serve() -> None:
     """Fork a process for each command until nobody can ask for one."""
     programs: dict[str, Callable[[Sequence[str]], int]] = {}
     for entry in front.COMMANDS:
-        importlib.import_module(entry.module)
+        front.command_of(entry.name)  # imported, and its parameters known
     for name in sys.argv[1:]:
         programs[name] = importlib.import_module(f"{name}.program").main
     gc.freeze()

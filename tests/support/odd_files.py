@@ -167,7 +167,10 @@ def damaged_runs(template: RunDir, outside: Path) -> list[RunDir]:
         for kind, put in kinds(outside).items():
             name = f"{kind}-{file.replace('/', '-').replace('.', '-')}"
             run = RunDir(template.path.parent.parent / name / f"{number:08x}")
-            shutil.copytree(template.path, run.path)
-            put(run.path / file)
+            # All runs have the same files, but for this one.
+            shutil.copytree(template.path, run.path, copy_function=os.link)
+            path = run.path / file
+            path.unlink()
+            put(Path(shutil.copy2(template.path / file, path)))
             found.append(run)
     return found

@@ -8,12 +8,18 @@ from typing import Any
 import nbformat
 import pytest
 from nbclient import NotebookClient
+from support.faults import Ranks
 
 NOTEBOOK = Path(__file__).resolve().parents[3] / "docs" / "how-to" / "python.ipynb"
 
 
-@pytest.mark.slow(reason="a kernel and two trainings, as a reader would start them")
-def test_the_notebook_runs_and_has_no_output_of_its_own(tmp_path: Path) -> None:
+@pytest.mark.slow(reason="a kernel and two trainings")
+def test_the_notebook_runs_and_has_no_output_of_its_own(
+    tmp_path: Path, ranks: Ranks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a kernel as a reader would start it; the ranks that it starts are forked."""
+    for name, value in ranks.for_commands().items():
+        monkeypatch.setenv(name, value)
     notebook = nbformat.read(NOTEBOOK, as_version=4)
     assert [cell.id for cell in notebook.cells if cell.get("outputs")] == [], "outputs are not committed"
     NotebookClient(notebook, timeout=240, resources={"metadata": {"path": str(tmp_path)}}).execute()

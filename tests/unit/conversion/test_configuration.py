@@ -78,12 +78,13 @@ def test_presets_are_of_their_families(preset: str, family: str) -> None:
     job = job_of({"preset": preset})
     found = family_of_model(job.model)
     assert found.model_type == family
-    shapes = {
-        (weight.rule.ours, weight.place): shape_of(weight.rule.ours, job.model, job.model.vocab_size)
+    weights = {
+        (weight.rule.ours, weight.place)
         for weight in found.weights(job.model)
         if not weight.rule.ours.endswith(".expert_bias")  # which is no parameter
     }
-    assert sum(map(math.prod, shapes.values())) == parameters(job, job.model.vocab_size).total
+    sizes = {name: math.prod(shape_of(name, job.model, job.model.vocab_size)) for name in {name for name, _ in weights}}
+    assert sum(sizes[name] for name, _ in weights) == parameters(job, job.model.vocab_size).total
     again = job_of(to_model(to_config(job.model, found, job.model.vocab_size), found)).model
     unlike = {name for name in type(again).model_fields if getattr(again, name) != getattr(job.model, name)}
     # What is the same, written out, and how long a training sample is.

@@ -30,6 +30,8 @@ from orchestrator.tracking.measurements.metrics import MetricLog
 
 __all__ = ["inject", "real_text"]
 
+_PROGRAMS = Path(__file__).parents[2] / "support"
+
 PATIENT = """
 import functools
 from orchestrator.runtime.callbacks import tracking
@@ -41,9 +43,12 @@ tracking.start_follower = functools.partial(tracking.start_follower, drain_secon
 
 @pytest.fixture(scope="session")
 def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ranks]:
-    """Ranks from a process that has imported the trackers as well, which takes each sending two seconds."""
+    """Ranks from a process that has imported the trackers as well, which takes each sending two seconds, and MLflow's
+    server.
+    """
     trackers = (f"orchestrator.tracking.{module}" for module in ("mlflow.store", "event_files", "wandb_run"))
-    starter = RankStarter(tmp_path_factory.mktemp("ranks"), *trackers)
+    # As MLflow is imported where it is a server: after uvicorn.
+    starter = RankStarter(tmp_path_factory.mktemp("ranks"), *trackers, "uvicorn", "mlflow.cli")
     yield Ranks(starter)
     starter.close()
 
@@ -167,13 +172,18 @@ def wait_for(condition: Callable[[], bool], seconds: float = 120.0) -> None:
 
 
 class MlflowServer:
-    """A real `mlflow server` on loopback that can be killed and started again over the same copy of a store."""
+    """A real `mlflow server` on loopback that can be killed and started again over the same copy of a store.
+    `environment`: of a process that `ranks` forks.
+    """
 
-    def __init__(self, folder: Path, store: Path, *options: str, environment: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, folder: Path, store: Path, ranks: Ranks, *options: str, environment: Mapping[str, str] | None = None
+    ) -> None:
         self.folder = folder
         folder.mkdir(exist_ok=True)
         self.port = free_port()
-        self._options, self._environment = options, environment or {}
+        self._options = options
+        self._environment = {**ranks.for_commands(_PROGRAMS, folder), **(environment or {})}
         self.database = Path(shutil.copy(store, folder / "server.db"))
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -182,7 +192,8 @@ class MlflowServer:
         return f"http://127.0.0.1:{self.port}"
 
     def start(self) -> None:
-        command = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(self.port)]
+        command = [sys.executable, "-m", "mlflow_server_program", "server"]
+        command += ["--host", "127.0.0.1", "--port", str(self.port)]
         command += ["--backend-store-uri", f"sqlite:///{self.database}", "--workers", "1"]
         with open(self.folder / "server.log", "ab") as log:
             self._process = subprocess.Popen(
@@ -202,6 +213,11 @@ class MlflowServer:
             os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()
             self._process = None
+            wait_for(lambda: not self._listens())  # what it stood for has ended, too
+
+    def _listens(self) -> bool:
+        with socket.socket() as asking:
+            return asking.connect_ex(("127.0.0.1", self.port)) == 0
 
     def _answers(self) -> bool:
         try:
@@ -212,8 +228,8 @@ class MlflowServer:
 
 
 @pytest.fixture
-def mlflow_server(tmp_path: Path, empty_store: Path) -> Iterator[MlflowServer]:
-    server = MlflowServer(tmp_path / "server", empty_store)
+def mlflow_server(tmp_path: Path, empty_store: Path, ranks: Ranks) -> Iterator[MlflowServer]:
+    server = MlflowServer(tmp_path / "server", empty_store, ranks)
     yield server
     server.kill()
 
