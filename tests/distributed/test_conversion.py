@@ -18,7 +18,7 @@ from tokenizers import Tokenizer, models
 
 from orchestrator.run_directory.checkpoints.commit_markers import committed, file_record, read_commit, write_commit
 from orchestrator.run_directory.rundir import RunDir
-from orchestrator.spec.loading import dump_resolved, load_job
+from orchestrator.spec.loading import dump_resolved, load_job, load_resolved
 from tests.unit.conversion import families
 
 pytestmark = [pytest.mark.distributed, pytest.mark.slow("many models at three layouts"), pytest.mark.timeout(900)]
@@ -26,6 +26,8 @@ pytestmark = [pytest.mark.distributed, pytest.mark.slow("many models at three la
 HERE = Path(__file__).parents[1] / "unit" / "conversion"
 NAMES = ("config.json", "generation_config.json")
 LAYOUTS = {"tp1-pp1": (1, 1), "tp2-pp1": (2, 1), "tp2-pp2": (2, 2)}
+READ_ALONE = "tp2-pp1"
+"""A decoder without experts is cut here as at two stages: it is loaded, and writes text."""
 FAMILIES = {
     **{"gpt2": "GPT2LMHeadModel", "gpt2-untied": "GPT2LMHeadModel", "llama2": "LlamaForCausalLM"},
     **{"llama3": "LlamaForCausalLM", "mistral": "MistralForCausalLM", "mixtral": "MixtralForCausalLM"},
@@ -113,9 +115,11 @@ def found(folder: Path) -> dict[str, dict[str, Any]]:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_there_and_back_is_bitwise(found: dict[str, dict[str, Any]], family: str) -> None:
+def test_there_and_back_is_bitwise(found: dict[str, dict[str, Any]], folder: Path, family: str) -> None:
     """From transformers' files by way of a checkpoint of each layout, whose vocabulary is padded."""
-    assert {name: found[family][f"layout-{name}"] for name in LAYOUTS} == dict.fromkeys(LAYOUTS, True)
+    is_dense = not load_resolved(folder / family / "run" / "resolved.json").model.has_experts
+    written = {*LAYOUTS} - ({READ_ALONE} if is_dense and family in {*DECODERS, *SEES} else set())
+    assert {name: found[family].get(f"layout-{name}") for name in written} == dict.fromkeys(written, True)
     assert found[family]["files"] > 2
 
 

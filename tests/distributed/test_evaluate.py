@@ -259,10 +259,10 @@ def test_a_task_that_fails_takes_nothing_away_from_those_before_it(
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    (tmp_path / "failing_evaluation.py").write_text(FAILING)
+    (tmp_path / "failing_program.py").write_text(FAILING)
     for name, value in ranks.for_commands(tmp_path).items():
         monkeypatch.setenv(name, value)
-    run_instead(monkeypatch, "failing_evaluation", "evaluation")
+    run_instead(monkeypatch, "failing_program", "evaluation")
     tasks = ["--text", str(files / "book.txt"), "--lambada", str(files / "lambada.jsonl")]
     words = [*tasks, "--output", str(tmp_path / "out"), "--tensor-model-parallel-size", str(tp), "--json"]
     assert main(["evaluate", str(trained.path), *words]) == 1

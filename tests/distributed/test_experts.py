@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import pytest
 from support.counting import COUNTED
-from support.faults import UNSAVED, Ranks
+from support.faults import UNSAVED, WEIGHTS_ALONE, Ranks
 from support.trained_together import ResumedTogether, TrainedTogether, selected
 from support.trained_weights import weights_apart
 from support.training import events, largest_difference, layout, losses, make_run, tiny_job, values
@@ -165,7 +165,7 @@ Trained = TrainedTogether[tuple[str, ...]]
 
 @pytest.fixture(scope="module")
 def trained(request: pytest.FixtureRequest, ranks: Ranks, tmp_path_factory: pytest.TempPathFactory) -> Trained:
-    """The reference, each layout's run and the two of each variant."""
+    """The reference, each layout's run and the two of each variant, of which nothing goes on."""
     jobs: dict[tuple[str, ...], JobSpec] = {("reference",): experts_job("one")}
     for name in selected(request, "name"):
         if name in VARIANTS:
@@ -174,9 +174,7 @@ def trained(request: pytest.FixtureRequest, ranks: Ranks, tmp_path_factory: pyte
             case = LAYOUTS[name]
             model = {"moe_token_dispatcher_type": case.dispatcher}
             jobs[(name,)] = experts_job(name, model, runtime=case.runtime, **case.degrees)
-    jobs |= {("moved", name): moved_job(name, 0) for name in selected(request, "move") if name != FROM_EARLIER}
-    jobs |= {("stopped", name): dropping_job(name, STEPS // 2) for name in selected(request, "kind")}
-    return TrainedTogether(ranks, tmp_path_factory.mktemp("experts"), jobs)
+    return TrainedTogether(ranks, tmp_path_factory.mktemp("experts"), jobs, WEIGHTS_ALONE)
 
 
 @pytest.fixture(scope="module")
@@ -254,8 +252,13 @@ def moved_job(name: str, leg: int) -> JobSpec:
 
 
 @pytest.fixture(scope="module")
-def gone_on(request: pytest.FixtureRequest, ranks: Ranks, trained: Trained) -> ResumedTogether[tuple[str, ...]]:
-    """The second halves of trainings."""
+def gone_on(
+    request: pytest.FixtureRequest, ranks: Ranks, tmp_path_factory: pytest.TempPathFactory
+) -> ResumedTogether[tuple[str, ...]]:
+    """Trainings in two halves."""
+    halves = {("moved", name): moved_job(name, 0) for name in selected(request, "move") if name != FROM_EARLIER}
+    halves |= {("stopped", name): dropping_job(name, STEPS // 2) for name in selected(request, "kind")}
+    trained = TrainedTogether(ranks, tmp_path_factory.mktemp("halves"), halves)
     jobs = {("moved", name): moved_job(name, 1) for name in selected(request, "move") if name != FROM_EARLIER}
     jobs |= {("stopped", name): dropping_job(name) for name in selected(request, "kind")}
     return ResumedTogether(ranks, trained, jobs)

@@ -306,9 +306,8 @@ def test_hung_rank(orchestrator: CommandLine, ranks: Ranks, inject: Inject) -> N
     assert not holder.live
 
     # Under torchrun.
-    orchestrator.env = {
-        "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": "5"
-    }  # a rank that is stopped does not end when it is asked to
+    # A rank that is stopped does not end when it is asked to.
+    orchestrator.env = {**ranks.under_torchrun(), "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": "5"}
     with orchestrator.started(
         "resume", run.run_id, "--set", "schedule.train_iters=100000", "--allow-changes"
     ) as launcher:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from support.examples import write_race
-from support.faults import UNSAVED, Ranks
+from support.faults import UNSAVED, WEIGHTS_ALONE, Ranks
 from support.matrix import CELLS, LAYOUTS, REFUSED, STEPS, TOLERANCE, Cell, Training, matrix_job
 from support.trained_together import TrainedTogether, selected
 from support.trained_weights import weights_apart
@@ -36,12 +36,25 @@ def trained(
     cells: list[Cell] = selected(request, "cell")
     needed: list[Training] = selected(request, "training")
     needed += [training for cell in cells for training in (cell.training, cell.reference)]
-    together = {}
-    for dtype in TOLERANCE:
-        jobs = {training: training.job(real_sentences) for training in needed if training.dtype == dtype}
-        inject = None if dtype == "fp32" else UNSAVED  # weights are compared in fp32 alone
-        together[dtype] = TrainedTogether(ranks, tmp_path_factory.mktemp(dtype), jobs, inject)
-    return lambda training: together[training.dtype][training]
+    folder, together = tmp_path_factory.mktemp("matrix"), {}
+    for number, what in enumerate((None, WEIGHTS_ALONE, UNSAVED)):
+        jobs = {training: training.job(real_sentences) for training in needed if saved(training) == what}
+        together[what] = TrainedTogether(ranks, folder / str(number), jobs, what)
+    return lambda training: together[saved(training)][training]
+
+
+LAST = {cell.family: cell.layout for cell in CELLS if cell.dtype == "fp32"}
+OPTIMIZERS_AT_ALL = ("gpt", "muon")
+
+
+def saved(training: Training) -> Path | None:
+    """What is injected, so that no more is saved than somebody looks at: weights are compared in fp32 alone. The state
+    of an optimizer is saved at each layout with a GPT and with Muon, and with each family at its last layout.
+    """
+    if training.dtype != "fp32":
+        return UNSAVED
+    at_all = training.layout is not None and training.family in OPTIMIZERS_AT_ALL
+    return None if at_all or training.layout == LAST[training.family] else WEIGHTS_ALONE
 
 
 def compared(run: RunDir) -> list[str]:

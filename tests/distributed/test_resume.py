@@ -152,7 +152,7 @@ def test_same_layout_is_bitwise(
     found = [0]
     hold = inject(HOLD).parent
     for end in ENDS:
-        orchestrator.env = {"PYTHONPATH": str(hold)} if end.real else ranks.for_commands(hold)
+        orchestrator.env = (ranks.under_torchrun if end.real else ranks.for_commands)(hold)
         run = start_and_end(orchestrator, command, end, found)
         command = ["resume", run.run_id]
 

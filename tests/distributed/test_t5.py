@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from support.faults import UNSAVED, Ranks
+from support.faults import UNSAVED, WEIGHTS_ALONE, Ranks
 from support.fixtures import tokenized
 from support.trained_together import TrainedTogether, selected
 from support.trained_weights import BITWISE, weights_apart
@@ -78,14 +78,16 @@ Trained = TrainedTogether[str]
 def trained(
     request: pytest.FixtureRequest, ranks: Ranks, sentences: str, tmp_path_factory: pytest.TempPathFactory
 ) -> Trained:
-    """The reference in one process, each layout's run, and those of other positions and means."""
+    """The reference in one process, each layout's run, and those of other positions and means. What goes on does so
+    from their middle.
+    """
     sections = {"one": {"checkpoint": {"save_interval": STEPS // 2}}, **OTHER_MEANS}
     sections |= {name: LAYOUTS[name] for name in selected(request, "name")}
     for positions in selected(request, "positions"):
         model = {"position_embedding_type": positions, "normalization": "LayerNorm", "add_bias_linear": True}
         sections |= {f"{positions}-{pp}": {"model": model, "parallelism": layout(pp=pp)} for pp in (1, 2)}
     jobs = {name: t5_job(name, sentences, **each) for name, each in sections.items()}
-    return TrainedTogether(ranks, tmp_path_factory.mktemp("trained"), jobs)
+    return TrainedTogether(ranks, tmp_path_factory.mktemp("trained"), jobs, WEIGHTS_ALONE)
 
 
 @pytest.fixture(scope="module")

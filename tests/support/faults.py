@@ -36,6 +36,9 @@ FORKED = Path(__file__).parent / "forked"
 UNSAVED = Path(__file__).with_name("unsaved.py")
 """For `inject`: no checkpoint at the end, where nobody looks at it."""
 
+WEIGHTS_ALONE = Path(__file__).with_name("weights_alone.py")
+"""For `inject`: a checkpoint at the end that has the weights, where nobody looks at the optimizer's state."""
+
 PATIENCE = 200.0
 """Seconds that something may take on a machine that is busy with other things."""
 
@@ -51,6 +54,10 @@ class Ranks:
         what a test is about. `folders`: more of PYTHONPATH.
         """
         return {"PYTHONPATH": ":".join(map(str, (FORKED, *folders))), "RANKS_FROM": self.starter.name}
+
+    def under_torchrun(self, *folders: Path) -> dict[str, str]:
+        """The same with torchrun itself, which is forked as its ranks are."""
+        return {**self.for_commands(*folders), "REAL_TORCHRUN": "yes"}
 
     def program(self, folder: Path, module: str, *arguments: str | Path, typed: str = "", seconds: float = 200) -> str:
         """What a Python program of `folder` prints, with `typed` as its standard input; it has to succeed."""

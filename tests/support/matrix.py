@@ -188,7 +188,7 @@ ONLY = {
     "native": ("dp2", "tp2-pp2-interleaved-sp"),
     "granite": ("tp2-pp2-interleaved-sp",),
     "neox": ("tp2", "tp2-pp2-interleaved-sp"),
-    "llama4": ("ep2", "tp2-sp", "pp2"),
+    "llama4": ("tp2-sp", "pp2", "ep2"),
     "post-ln": ("tp2-pp2-interleaved-sp",),
     "modernbert": ("tp2-sp", "pp2-interleaved", "pp2-embedding-alone"),
     "muon": ("plain-optimizer", "dp2", "dp2-plain-optimizer", "cp2", "tp2-pp2-interleaved-sp"),

@@ -36,6 +36,7 @@ from typing import Any
 _SECONDS_TO_END = 10.0
 _FIRST_PORT = 10_000
 _TORCHRUN = Path(__file__).parent / "quick_torchrun" / "torch" / "distributed" / "run.py"
+_REAL_TORCHRUN = Path(__file__).with_name("torchrun_with_forks.py")
 _FORKED = Path(__file__).parent / "forked"
 _TESTS = Path(__file__).parents[1]
 ROOM = "ROOM_FOR_VARIABLES"
@@ -295,7 +296,7 @@ def stand_for(connection: socket.socket) -> None:
     os.chdir(request["cwd"])
     env, module, arguments = request["env"], request["module"], request["arguments"]
     connection.sendall(f"{os.getpid()}\n".encode())
-    if module == "torch.distributed.run":
+    if module == "torch.distributed.run" and "REAL_TORCHRUN" not in env:
         os.environ.clear()
         os.environ.update(env)
         sys.argv = ["torchrun", *arguments]
@@ -310,6 +311,8 @@ def stand_for(connection: socket.socket) -> None:
         code = torchrun(LaunchedRank, is_left)
     else:
         threading.Thread(target=end_with, args=[connection], daemon=True).start()
+        if module == "torch.distributed.run":
+            runpy.run_path(str(_REAL_TORCHRUN))["fork_ranks"](LaunchedRank)
         code = run_module([module, *arguments], env)
     with contextlib.suppress(BrokenPipeError):  # whoever asked has been killed
         connection.sendall(f"{code}\n".encode())
@@ -355,7 +358,6 @@ class LaunchedRank:
         return self.returncode
 
     def wait(self, timeout: float = 240) -> int:
-        """The exit code."""
         deadline = time.monotonic() + timeout
         while (code := self.poll()) is None:
             if time.monotonic() > deadline:
@@ -364,11 +366,9 @@ class LaunchedRank:
         return code
 
     def terminate(self) -> None:
-        """Ask it to end."""
         os.kill(self.pid, signal.SIGTERM)
 
     def kill(self) -> None:
-        """End it."""
         os.kill(self.pid, signal.SIGKILL)
 
 

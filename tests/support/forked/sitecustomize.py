@@ -2,8 +2,9 @@
 has imported it, where RANKS_FROM names that one's socket (ranks.py). The process that was started stays, passes signals
 on, and ends as the other does.
 
-`-m torch.distributed.run` becomes what quick_torchrun has in its place, and its ranks are forked as well. So are the
-tests' own programs, `-m …_program`, and those that FORKED_TOO names.
+`-m torch.distributed.run` becomes what quick_torchrun has in its place, but where REAL_TORCHRUN is set
+(torchrun_with_forks.py), and its ranks are forked as well. So are the tests' own programs, `-m …_program`, and those
+that FORKED_TOO names.
 """
 
 from __future__ import annotations

@@ -63,7 +63,11 @@ def main() -> int:
         assert parameter_count([module]) == held[ranks.tp, ranks.pp], family
         loaded = dist_checkpointing.load({"model": module.sharded_state_dict()}, str(runs[family].checkpoint(0)))
         module.load_state_dict(loaded["model"])
-        _save(module.eval(), folder / family / f"layout-{name}")
+        module.eval()
+        expected = folder / family / "greedy.pt"
+        # What tensor ranks alone have is cut as it is at two stages, but for experts, and read for what it writes.
+        if tp == 1 or pp > 1 or job.model.has_experts or not expected.exists():
+            _save(module, folder / family / f"layout-{name}")
         if dist.get_world_size() == 1:
             with torch.no_grad():
                 torch.save(_logits(module, job.model, folder / family), folder / family / "ours.pt")
@@ -77,7 +81,6 @@ def main() -> int:
             texts = _texts(drafting, runner)
             if ranks.is_first:
                 torch.save(texts, folder / family / f"texts-{name}.pt")
-        expected = folder / family / "greedy.pt"
         if pp == 1 and expected.exists():
             network = Network(module, job, 101, ranks, groups, device)
             if job.model.mrope_section is None:
