@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import pytest
 from support.counting import COUNTED
-from support.faults import UNSAVED, WEIGHTS_ALONE, Ranks
+from support.faults import UNSAVED, Ranks
 from support.trained_together import ResumedTogether, TrainedTogether, selected
 from support.trained_weights import weights_apart
 from support.training import events, largest_difference, layout, losses, make_run, tiny_job, values
@@ -174,7 +174,7 @@ def trained(request: pytest.FixtureRequest, ranks: Ranks, tmp_path_factory: pyte
             case = LAYOUTS[name]
             model = {"moe_token_dispatcher_type": case.dispatcher}
             jobs[(name,)] = experts_job(name, model, runtime=case.runtime, **case.degrees)
-    return TrainedTogether(ranks, tmp_path_factory.mktemp("experts"), jobs, WEIGHTS_ALONE)
+    return TrainedTogether(ranks, tmp_path_factory.mktemp("experts"), jobs)
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.faults import UNSAVED, WEIGHTS_ALONE, Ranks
+from support.faults import UNSAVED, Ranks
 from support.trained_together import TrainedTogether, selected
 from support.trained_weights import weights_apart
 from support.training import events, largest_difference, layout, losses, make_run, tiny_job, values
@@ -103,7 +103,7 @@ def trained(
         for place, parallelism in (("one", {}), ("two", split)):
             sections = {"batch": {"micro_batch_size": 4}, "schedule": {"train_iters": 2, "lr_warmup_iters": 0}}
             jobs[name, place] = tiny_job(place, model=VARIANTS[name], parallelism=parallelism, **sections)
-    return TrainedTogether(ranks, tmp_path_factory.mktemp("variants"), jobs, WEIGHTS_ALONE)
+    return TrainedTogether(ranks, tmp_path_factory.mktemp("variants"), jobs)
 
 
 def test_reference_learns(trained: TrainedTogether[tuple[str, str]]) -> None:

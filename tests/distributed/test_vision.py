@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.faults import WEIGHTS_ALONE, Ranks
+from support.faults import Ranks
 from support.matrix import FAMILIES
 from support.trained_together import TrainedTogether
 from support.trained_weights import BITWISE, weights_apart
@@ -67,7 +67,7 @@ JOBS = {
 
 @pytest.fixture(scope="module")
 def runs(ranks: Ranks, tmp_path_factory: pytest.TempPathFactory) -> TrainedTogether[str]:
-    return TrainedTogether(ranks, tmp_path_factory.mktemp("runs"), JOBS, WEIGHTS_ALONE)
+    return TrainedTogether(ranks, tmp_path_factory.mktemp("runs"), JOBS)
 
 
 @pytest.fixture(scope="module")
