@@ -15,7 +15,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from orchestrator.runtime.network.fully_sharded.memory import allocate, free
+from orchestrator.runtime.network.fully_sharded.memory import allocate, free, is_alone_in_memory
 
 _PARAMETER_ALIGNMENT, _BUCKET_ALIGNMENT = 64, 128
 """Elements: megatron-core's, for which matrix products are fast."""
@@ -77,8 +77,11 @@ class ShardedBucket:
         whole = torch.zeros(numel, dtype=first.dtype, device=first.device)
         for parameter, (begin, end) in self.places.items():
             weight = whole[begin:end].view(parameter.shape)
-            weight.copy_(parameter.detach())
+            before = parameter.detach()
+            weight.copy_(before)
             parameter.data = weight
+            if is_alone_in_memory(before):  # Transformer Engine's layers may hold on to it
+                free(before)
         held = whole[self._first_held : self._first_held + self._length].clone()
         free(whole)
         return whole, held

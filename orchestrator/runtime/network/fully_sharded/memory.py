@@ -26,6 +26,11 @@ def has_memory(tensor: torch.Tensor) -> bool:
     return tensor.untyped_storage().nbytes() >= tensor.nbytes
 
 
+def is_alone_in_memory(tensor: torch.Tensor) -> bool:
+    """Whether its memory is that of no other tensor, but for views of it."""
+    return tensor.untyped_storage().nbytes() == tensor.nbytes
+
+
 @contextmanager
 def without_memory(dtype: torch.dtype) -> Iterator[None]:
     """Inside, each layer that megatron-core builds loses the memory of its weights of this format: so there is no more
@@ -38,7 +43,7 @@ def without_memory(dtype: torch.dtype) -> Iterator[None]:
         built = original(*arguments, **options)
         if isinstance(built, torch.nn.Module):
             for weight in built.parameters():
-                if weight.dtype == dtype:
+                if weight.dtype == dtype and is_alone_in_memory(weight):
                     free(weight)
         return built
 
