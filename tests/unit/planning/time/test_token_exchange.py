@@ -140,7 +140,7 @@ def test_a_clamp_and_biases_are_kernels_of_their_own(make_job: Any, own: bool, o
     ("width", "one_by_one"), [(2**11, False), (2**13, True)], ids=["one kernel", "cuBLAS for each"]
 )
 def test_outputs_of_small_experts_take_longer_than_by_megatron(make_job: Any, width: int, one_by_one: bool) -> None:
-    """Each of two experts has 1,024 tokens: where its width is 8,192, both its products have 2^33 multiply-adds or more.
+    """Each of two experts has 1,024 tokens: where its width is 8,192, both products are 2^33 multiply-adds or more.
     Weight gradients are added to their buffers more slowly, whatever the width.
     """
     job = job_of(make_job, ep=1, gpus=1, moe_router_topk=1, num_experts=2, precision=IN_BF16, moe_ffn_hidden_size=width)
