@@ -136,6 +136,20 @@ def test_a_clamp_and_biases_are_kernels_of_their_own(make_job: Any, own: bool, o
     assert of_one(add_bias_linear=True) == pytest.approx(streamed(2 * TOKENS * (of_bias * HIDDEN + in_products)))
 
 
+@pytest.mark.parametrize(
+    ("width", "one_by_one"), [(2**11, False), (2**13, True)], ids=["one kernel", "cuBLAS for each"]
+)
+def test_outputs_of_small_experts_take_longer_than_by_megatron(make_job: Any, width: int, one_by_one: bool) -> None:
+    """Each of two experts has 1,024 tokens: where its width is 8,192, both products are 2^33 multiply-adds or more.
+    Weight gradients are added to their buffers more slowly, whatever the width.
+    """
+    job = job_of(make_job, ep=1, gpus=1, moe_router_topk=1, num_experts=2, precision=IN_BF16, moe_ffn_hidden_size=width)
+    own, others = (parts(job, replace(TRANSFORMER_ENGINE, own_experts=each))["gemm"] for each in (True, False))
+    added = streamed(4 * 2 * 3 * HIDDEN * width)
+    slower = own - others - added
+    assert slower > 0 if not one_by_one else abs(slower) < 0.1 * own
+
+
 @pytest.mark.parametrize("own", [False, True], ids=["megatron-core", "own experts"])
 def test_megatrons_offset_on_its_way_is_waited_for(make_job: Any, own: bool) -> None:
     kernels = replace(TRANSFORMER_ENGINE, own_experts=own)
