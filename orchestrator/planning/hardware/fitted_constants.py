@@ -140,6 +140,7 @@ class Vision(_Constants):
     numbers: float
     placed: ForwardBackward
     layers_beside: int
+    native_launches: float
 
 
 class Communication(_Constants):
