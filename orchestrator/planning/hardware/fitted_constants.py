@@ -47,11 +47,11 @@ class Attention(_Constants):
     softmax_width: float
     query_keys: ForwardBackward
     last_heads: float
+    widths: tuple[tuple[int, float, float], ...]
     softcapping: ForwardBackward
     masked_slowdown: float
     gathered_slowdown: float
     flash_attention_speedup: float
-    widths: tuple[tuple[int, float, float], ...]
 
 
 class Elementwise(_Constants):

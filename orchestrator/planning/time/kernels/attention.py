@@ -114,21 +114,6 @@ def attention_of_variant(setting: Setting, causal: ForwardBackward) -> ForwardBa
     )
 
 
-def _in_window(setting: Setting, whole: ForwardBackward, length: int, window: int) -> ForwardBackward:
-    """Where each token attends to those in a window: what there is to do for a query remains, and blocks at both ends
-    of its window are computed whole.
-    """
-    if setting.model.family.is_decoder_only:
-        keys, seen = (length + _BLOCK) / 2, window * (2 * length - window) / (2 * length)
-    else:
-        keys, seen = float(length), seen_on_both_sides(window, length) * length
-    seen, beside = min(seen + _BLOCK, keys), setting.device.fitted.attention.query_keys
-    return ForwardBackward(
-        whole.forward * (seen + beside.forward) / (keys + beside.forward),
-        whole.backward * (seen + beside.backward) / (keys + beside.backward),
-    )
-
-
 def _in_pieces(setting: Setting, causal: ForwardBackward) -> ForwardBackward:
     """The same, by torch, where ranks that share a sequence gather its keys and values."""
     if setting.cp == 1 or goes_round(setting):
@@ -154,4 +139,19 @@ def _masked(setting: Setting, causal: ForwardBackward, capped: bool) -> ForwardB
     capping = setting.device.fitted.attention.softcapping
     return ForwardBackward(
         forward + setting.streaming(capping.forward * scores), backward + setting.streaming(capping.backward * scores)
+    )
+
+
+def _in_window(setting: Setting, whole: ForwardBackward, length: int, window: int) -> ForwardBackward:
+    """Where each token attends to those in a window: what there is to do for a query remains, and blocks at both ends
+    of its window are computed whole.
+    """
+    if setting.model.family.is_decoder_only:
+        keys, seen = (length + _BLOCK) / 2, window * (2 * length - window) / (2 * length)
+    else:
+        keys, seen = float(length), seen_on_both_sides(window, length) * length
+    seen, beside = min(seen + _BLOCK, keys), setting.device.fitted.attention.query_keys
+    return ForwardBackward(
+        whole.forward * (seen + beside.forward) / (keys + beside.forward),
+        whole.backward * (seen + beside.backward) / (keys + beside.backward),
     )

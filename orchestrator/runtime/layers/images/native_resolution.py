@@ -19,7 +19,7 @@ from megatron.core.transformer.transformer_block import TransformerBlock
 from torch.nn import functional
 
 from orchestrator.runtime.layers.config import LayerConfig
-from orchestrator.runtime.layers.gated_activation import use_gate
+from orchestrator.runtime.layers.gated_linear_unit import use_gate
 from orchestrator.runtime.layers.gelu import gelu
 from orchestrator.runtime.layers.images.encoder import block_spec_of_encoder, config_of_encoder, plain_config, scaled
 from orchestrator.runtime.layers.images.grids import Grid, Order, angles, order_of

@@ -18,7 +18,7 @@ from support.training import tiny_job
 from torch.nn import functional
 
 from orchestrator.kernel_selection.fused_kernels import gate_in_one_kernel
-from orchestrator.runtime.layers.gated_activation import use_gate
+from orchestrator.runtime.layers.gated_linear_unit import use_gate
 from orchestrator.runtime.layers.images.encoder import config_of_encoder
 from orchestrator.runtime.layers.images.native_resolution import config_of_native_encoder
 from orchestrator.runtime.network.model import transformer_config
@@ -58,7 +58,7 @@ def test_an_mlp_computes_by_it(put_kernels: PutKernels) -> None:
             inputs = x.detach().requires_grad_()
             return torch.autograd.grad(gated(inputs, gate), inputs, upstream)[0]
 
-    put_kernels("gated_activation", SimpleNamespace(gated=gated, gated_gradient=gradient))
+    put_kernels("gated_linear_unit", SimpleNamespace(gated=gated, gated_gradient=gradient))
     config = transformer_config(tiny_job("gated", model={"activation": "geglu"}), CPU, "torch")
     results = []
     for is_ours in (False, True):
