@@ -24,7 +24,7 @@ BY_OTHER_MEANS = {
     "test_cross_entropy.py",
     "test_adam.py",
     "test_gelu.py",
-    "test_gated_activation.py",
+    "test_gated_linear_unit.py",
     "test_norms.py",
     "test_residual.py",
     "test_rotation.py",

@@ -47,12 +47,12 @@ class Attention(_Constants):
     softmax_width: float
     query_keys: ForwardBackward
     last_heads: float
+    widths: tuple[tuple[int, float, float], ...]
     softcapping: ForwardBackward
     masked_slowdown: float
     gathered_slowdown: float
     flash_attention_speedup: float
     sink_gradient_seconds: float
-    widths: tuple[tuple[int, float, float], ...]
     window_ends: float
 
 
@@ -147,6 +147,7 @@ class Vision(_Constants):
     numbers: float
     placed: ForwardBackward
     layers_beside: int
+    native_launches: float
 
 
 class Communication(_Constants):

@@ -29,6 +29,8 @@ def _of_images(job: JobSpec, vision: VisionSpec, layers: Layers) -> Activations:
     yet.
     """
     own = encoder_job(job, vision)
+    if vision.kind.keeps_shape:  # torch rotates its queries and keys, and attends, in either's layers
+        layers = "torch"
     sizes, layer = rank_shape(own), layers_of(own.model)[0]
     numbers = own.batch.micro_batch_size * CHANNELS * vision.image_size**2
     projector = (_pooled if vision.kind.pools else _matrices)(job, own, vision, sizes)

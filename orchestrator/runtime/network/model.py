@@ -31,7 +31,7 @@ from orchestrator.runtime.graphs import Graphs
 from orchestrator.runtime.layers.biases import add_behind_experts, add_in_products
 from orchestrator.runtime.layers.config import LayerConfig
 from orchestrator.runtime.layers.experts import keep_experts_apart, kernel_settings, require_grouped_products
-from orchestrator.runtime.layers.gated_activation import use_gate
+from orchestrator.runtime.layers.gated_linear_unit import use_gate
 from orchestrator.runtime.layers.gelu import gelu
 from orchestrator.runtime.layers.grouped_experts.expert_mlp import join_expert_mlps
 from orchestrator.runtime.layers.transformer_engine.availability import absence

@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 import torch
+from support.matrix import FAMILIES
+from support.training import tiny_job
 from transformers import Qwen2_5_VLConfig, Qwen2_5_VLForConditionalGeneration
 
 from orchestrator.planning.flops import formula, model_flops
@@ -16,6 +18,7 @@ from orchestrator.planning.parameters.vision import encoder_parameters
 from orchestrator.planning.time import estimate_time
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import load_text
+from orchestrator.spec.rules.kernels.cuda_graphs import obstacles
 
 VOCAB = 384
 DECODER = {
@@ -124,3 +127,14 @@ def test_windows_save_time() -> None:
     all_layers = [*range(32)]
     assert seconds("{}") < 0.97 * seconds(f"{{full_attention_layers: {all_layers}}}")
     assert seconds("{full_attention_layers: []}") < seconds("{}")
+
+
+def test_graphs_are_of_images_of_one_size() -> None:
+    """The host reads the sizes of others, and starts other kernels for each micro-batch."""
+    against = {
+        family: [
+            field for field, _ in obstacles(tiny_job("graphs", model=FAMILIES[family], runtime={"device": "cuda"}))
+        ]
+        for family in ("vision", "gemma3-images", "native")
+    }
+    assert against == {"vision": [], "gemma3-images": [], "native": ["model.vision.type"]}

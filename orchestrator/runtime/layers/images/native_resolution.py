@@ -19,6 +19,7 @@ from megatron.core.transformer.transformer_block import TransformerBlock
 from torch.nn import functional
 
 from orchestrator.runtime.layers.config import LayerConfig
+from orchestrator.runtime.layers.gated_linear_unit import use_gate
 from orchestrator.runtime.layers.gelu import gelu
 from orchestrator.runtime.layers.images.encoder import block_spec_of_encoder, config_of_encoder, plain_config, scaled
 from orchestrator.runtime.layers.images.grids import Grid, Order, angles, order_of
@@ -147,7 +148,10 @@ def _cut(pixels: torch.Tensor, grid: Grid, order: Order, side: int) -> torch.Ten
 
 
 def config_of_native_encoder(vision: VisionSpec, config: LayerConfig) -> LayerConfig:
-    """Of the encoder's layers; `config` is the decoder's."""
-    return config_of_encoder(
+    """Of the encoder's layers; `config` is the decoder's, whose gate of kernels of ours it shares."""
+    own = config_of_encoder(
         vision, config, normalization="RMSNorm", gated_linear_unit=True, activation_func=functional.silu
     )
+    if config.use_te_activation_func:
+        use_gate(own, "swiglu")
+    return own

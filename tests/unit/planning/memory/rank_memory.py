@@ -197,7 +197,7 @@ class CudaRotation:
 
 
 class CudaGate:
-    """`kernels.gated_activation`."""
+    """`kernels.gated_linear_unit`."""
 
     @staticmethod
     def gated(x: Any, gate: str) -> Any:
@@ -218,7 +218,7 @@ def behave_like_cuda() -> None:
     from megatron.core.tensor_parallel import random
 
     from orchestrator.runtime.cross_entropy import rows
-    from orchestrator.runtime.layers import gated_activation
+    from orchestrator.runtime.layers import gated_linear_unit
     from orchestrator.runtime.layers.attention import rotation
     from orchestrator.runtime.optimizers import state_blocks
 
@@ -226,7 +226,7 @@ def behave_like_cuda() -> None:
     any_blocks.host_zeros = ALLOCATIONS.elsewhere(state_blocks.host_zeros)
     any_rotation: Any = rotation
     any_rotation._kernels = CudaRotation
-    any_gated: Any = gated_activation
+    any_gated: Any = gated_linear_unit
     any_gated._kernels = lambda: CudaGate
     any_functional: Any = functional
     any_functional.layer_norm = lambda x, shape, weight, bias, eps: CudaNorm.apply(x, weight, bias, 2)

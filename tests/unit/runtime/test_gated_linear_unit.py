@@ -6,6 +6,7 @@ from orchestrator import plain_megatron  # noqa: F401 - before anything that imp
 from tests.unit.runtime.conftest import PutKernels
 
 # isort: split
+import functools
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,7 +18,9 @@ from support.training import tiny_job
 from torch.nn import functional
 
 from orchestrator.kernel_selection.fused_kernels import gate_in_one_kernel
-from orchestrator.runtime.layers.gated_activation import use_gate
+from orchestrator.runtime.layers.gated_linear_unit import use_gate
+from orchestrator.runtime.layers.images.encoder import config_of_encoder
+from orchestrator.runtime.layers.images.native_resolution import config_of_native_encoder
 from orchestrator.runtime.network.model import transformer_config
 from orchestrator.runtime.processes.device import Device
 
@@ -55,7 +58,7 @@ def test_an_mlp_computes_by_it(put_kernels: PutKernels) -> None:
             inputs = x.detach().requires_grad_()
             return torch.autograd.grad(gated(inputs, gate), inputs, upstream)[0]
 
-    put_kernels("gated_activation", SimpleNamespace(gated=gated, gated_gradient=gradient))
+    put_kernels("gated_linear_unit", SimpleNamespace(gated=gated, gated_gradient=gradient))
     config = transformer_config(tiny_job("gated", model={"activation": "geglu"}), CPU, "torch")
     results = []
     for is_ours in (False, True):
@@ -67,6 +70,19 @@ def test_an_mlp_computes_by_it(put_kernels: PutKernels) -> None:
         results.append((out.detach(), x.grad))
     for theirs, ours in zip(*results, strict=True):
         torch.testing.assert_close(ours, theirs)
+
+
+@pytest.mark.filterwarnings("ignore:full scope is deprecated:UserWarning")
+def test_an_encoder_of_images_has_it_where_it_has_a_gate() -> None:
+    for family, kernel in (("native", True), ("vision", False)):
+        job = tiny_job("gated", model={**FAMILIES[family], "add_bias_linear": False}, precision={"dtype": "bf16"})
+        config = transformer_config(job, CPU, "torch")
+        config_of = config_of_native_encoder if kernel else config_of_encoder
+        assert not config_of(job.model.image_encoder, config).use_te_activation_func
+        use_gate(config, "swiglu")
+        own = config_of(job.model.image_encoder, config)
+        assert own.use_te_activation_func is kernel
+        assert isinstance(own.activation_func, functools.partial) is kernel
 
 
 def _passing(config: Any) -> Any:

@@ -13,7 +13,7 @@ from orchestrator.runtime.triton_kernels.loading import kernels
 if TYPE_CHECKING:
     from megatron.core.transformer.transformer_config import TransformerConfig
 
-    from orchestrator.runtime.triton_kernels.gated_activation import Gate
+    from orchestrator.runtime.triton_kernels.gated_linear_unit import Gate
 
 
 def gated(x: torch.Tensor, gate: Gate) -> torch.Tensor:
@@ -47,4 +47,4 @@ class _Gated(torch.autograd.Function):
 
 
 def _kernels() -> Any:
-    return kernels("gated_activation", "a gated activation")
+    return kernels("gated_linear_unit", "a gated activation")

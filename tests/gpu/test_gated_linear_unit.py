@@ -10,7 +10,7 @@ from support.gpu_clock import fastest, memory_bandwidth
 from support.measured import needs_gpus
 from torch.nn import functional
 
-from orchestrator.runtime.layers.gated_activation import gated
+from orchestrator.runtime.layers.gated_linear_unit import gated
 from orchestrator.runtime.triton_kernels.loading import kernels
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(300)]
@@ -47,7 +47,7 @@ def test_memory_is_passed_over_once(gate: str) -> None:
     needs_gpus(1, "torch")
     x = torch.randn(16384, 2 * 6912, device="cuda", dtype=torch.bfloat16)
     gradient = torch.randn(16384, 6912, device="cuda", dtype=torch.bfloat16)
-    module = kernels("gated_activation", "a gated activation")
+    module = kernels("gated_linear_unit", "a gated activation")
     for name, run, moved in (
         ("forward", lambda: module.gated(x, gate), 3),
         ("backward", lambda: module.gated_gradient(gradient, x, gate), 5),
