@@ -42,8 +42,7 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, dict[str, Any]]]] = {
     "bert": (layout(dp=2), {"model": {"architecture": "bert"}}),
     "evaluated": (layout(dp=2), {"evaluation": {"eval_interval": 2, "eval_iters": 1}}),
     "tensor parallel": (layout(tp=2, dp=2, sequence_parallel=True), {"model": GATED}),
-    "parts of sequences": (layout(dp=2, context_parallel_size=2), {"model": GATED}),
-    "groups of replicas": (layout(dp=4), {"model": GATED, "precision": {"dtype": "bf16"}}),
+    "groups of replicas": (layout(dp=4), {"model": GATED}),
     "parts of sequences in groups": (
         layout(dp=2, context_parallel_size=2),
         {"optimizer": {"name": "muon", "lr": 3e-3}},
@@ -69,7 +68,7 @@ def trained(
                 how,
                 **{
                     "batch": {"micro_batch_size": 2, "global_batch_size": 8},
-                    "schedule": {"train_iters": 4, "lr_warmup_iters": 1},
+                    "schedule": {"train_iters": 3, "lr_warmup_iters": 1},
                     "optimizer": {"lr": 3e-3, "clip_grad": 0.5, "weight_decay": 0.1},
                     "parallelism": {**parallelism, **more},
                     **sections,
@@ -105,21 +104,22 @@ def job_at(parallelism: dict[str, Any], legs: int, **sections: dict[str, Any]) -
     )
 
 
-@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
-def test_checkpoints_are_those_of_any_layout(dtype: str, ranks: Ranks, tmp_path: Path) -> None:
-    """A run goes on sharded and whole, with other numbers of replicas, as one that is never interrupted."""
+def test_checkpoints_are_those_of_any_layout(ranks: Ranks, tmp_path: Path) -> None:
+    """A run goes on sharded and whole, with other numbers of replicas, as one that is never interrupted: its weights,
+    their fp32 copies and the moments.
+    """
     two = layout(dp=2)
     four, split = layout(dp=4, fsdp=2), layout(tp=2, dp=2, sequence_parallel=True, **FULL)
     layouts = [{**two, **FULL}, layout(), four, split, two]
-    precision = {"precision": {"dtype": dtype}}
+    precision = {"precision": {"dtype": "bf16"}}
     whole = ranks.undisturbed(job_at(two, len(layouts), **precision), tmp_path / "whole")
     for legs, parallelism in enumerate(layouts, 1):
         job = job_at(parallelism, legs, **precision)
         run = make_run(tmp_path, job)
         ranks.must_train(run, job, launch_id=f"leg-{legs}")
     assert [event["iteration"] for event in events(run, "resumed")] == [LEG * leg for leg in range(1, len(layouts))]
-    assert largest_difference(losses(whole), losses(run)) < {"fp32": 1e-6, "bf16": 1e-4}[dtype]
-    assert weights_apart(whole, run, {"fp32": 1e-5, "bf16": 1e-2}[dtype]) == {}
+    assert largest_difference(losses(whole), losses(run)) < 1e-4
+    assert weights_apart(whole, run, 1e-2) == {}, "a weight of 1 has its neighbours at 0.0078"
     sharded, plain = (StoredWeights(run.checkpoint(LEG * leg)) for leg in (1, 2))
     assert sharded.keys() == plain.keys()
     assert {sharded.shape(key) == plain.shape(key) for key in plain.keys()} == {True}  # noqa: SIM118
