@@ -125,7 +125,7 @@ COHERE2 = replace(
     ignored=COHERE.ignored
     | {
         *("layer_switch", "order_of_interleaved_layers", "position_embedding_type", "rotary_pct"),
-        *("use_embedding_sharing", "use_gated_linear_unit", "use_parallel_block", "use_parallel_embedding"),
+        *("use_embedding_sharing", "use_gated_activation", "use_parallel_block", "use_parallel_embedding"),
     },
     global_interval=4,
 )
