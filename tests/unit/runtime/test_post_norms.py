@@ -28,7 +28,7 @@ def test_no_part_normalises_before_a_branch(mlp_of: Callable[[MLPSubmodules], An
     layer.submodules.mlp = mlp_of(mlp)
     config: Any = SimpleNamespace(
         **{"normalizes_inputs": False, "normalizes_outputs": True, "residual_multiplier": 1.0},
-        **{"bias_dropout_fusion": False, "parallel_residual": None, "norm_bias": True},
+        **{"bias_dropout_fusion": False, "parallel_residual": None, "norm_bias": True, "normalizes_in_kernels": False},
     )
     place_norms(layer, config, torch.nn.LayerNorm, torch.nn.Identity)
     assert mlp.linear_fc1 is layer.submodules.self_attention.submodules.linear_qkv is torch.nn.Identity
