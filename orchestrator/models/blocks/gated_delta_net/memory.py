@@ -32,7 +32,7 @@ def saved(model: DeltaFields, shape: RankShape, kernels: CoreKernels) -> int:
 
 def backward(model: DeltaFields, shape: RankShape, kernels: CoreKernels) -> int:
     """The most that its backward pass takes beyond what is saved: all that is between its matrices, and its gradient.
-    Counted, not measured on a GPU, whose kernels need less.
+    Counted for torch's operations; fla's kernels need less.
     """
     heads, chunk = model.linear_num_value_heads // shape.tp, min(CHUNK, shape.positions * shape.cp)
     key, value = model.linear_key_head_dim, model.linear_value_head_dim
