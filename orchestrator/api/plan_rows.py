@@ -177,7 +177,7 @@ def layout_line(plan: Plan) -> str:
 
 def _sharding(job: JobSpec) -> str:
     if job.is_fully_sharded:
-        return "FSDP"
+        return f"FSDP over {job.parallelism.fsdp}" if job.sharded_copies > 1 else "FSDP"
     return "distributed optimizer" if job.parallelism.use_distributed_optimizer and job.weight_replicas > 1 else ""
 
 

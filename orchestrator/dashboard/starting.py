@@ -100,7 +100,10 @@ def _spec_of(run: RunDir) -> Path:
     path = run.resolved().absolute()
     stored = run.read_object(path)
     if not stored or "extends" in stored:
-        raise UserError(f"{path} is damaged: it holds no spec", code="damaged_stored_spec")
+        raise UserError(
+            f"{path} is damaged: it holds no spec; start the job from its own file, with `orchestrator run`",
+            code="damaged_stored_spec",
+        )
     return path
 
 

@@ -125,8 +125,8 @@ class JobSections(Section):
     @property
     def sharded_copies(self) -> int:
         """Groups of ranks that each share out all weights of a stage, or the optimizer's state alone: one, but for
-        hybrid sharding. A start on fewer nodes may have replicas that are no whole number of groups: then groups are
-        larger.
+        hybrid sharding. Where replicas are no whole number of groups, as for who only reads a run on fewer ranks,
+        groups have another size.
         """
         fsdp, ranks = self.parallelism.fsdp, self.weight_replicas
         most = 1 if fsdp is None or fsdp == "full" else max(ranks // fsdp, 1)

@@ -66,6 +66,8 @@ class JoinedWeights(_NormWeights):
                 if not all(part in stored for part in parts):
                     continue
                 shapes = [self._stored.shape(part) for part in parts]
+                if not all(shapes):  # numbers without rows
+                    continue
                 counts = tuple(shape[0] for shape in shapes)
                 is_known = self._model is None or counts == rows.rows(self._model)
                 if is_known and len({shape[1:] for shape in shapes}) == 1:

@@ -47,19 +47,21 @@ def at_new_places(
         return None
     before = {abspath(source.path) for source in (*position.sources, *position.others)}
     here = {abspath(entry.path): entry.path for entry in job.data.blend or []}
-    left = {
-        str(each["digest"]): abspath(str(each["path"]))
-        for each in recorded
-        if each["part"] == "training" and abspath(str(each["path"])) in before - set(here)
-    }
+    left: dict[str, list[str]] = {}
+    for each in recorded:
+        path = abspath(str(each["path"]))
+        if each["part"] == "training" and path in before - set(here):
+            of_content = left.setdefault(str(each["digest"]), [])
+            if path not in of_content:
+                of_content.append(path)
     moved = {}
-    for place in here.keys() - before if left else ():
+    for place in (place for place in here if place not in before and left):
         try:
             found = left.get(source_digest(Path(place)))
         except OSError:  # whoever reads it says so
             continue
-        if found is not None:
-            moved[found] = here[place]
+        if found:
+            moved[found.pop(0)] = here[place]
     sources, others = (
         tuple(replace(source, path=moved.get(abspath(source.path), source.path)) for source in group)
         for group in (position.sources, position.others)

@@ -51,6 +51,9 @@ def write_fully_sharded(writer: FlagWriter) -> None:
             writer.add("MODEL_PARALLEL", "num-distributed-optimizer-instances", writer.job.sharded_copies)
         writer.add("CHECKPOINT", "ckpt-format", "fsdp_dtensor")
         writer.take_back("dist-ckpt-optim-fully-reshardable")  # it is of the other format
+        if writer.job.checkpoint.async_save:
+            writer.take_back("async-save")
+            writer.say_otherwise("checkpoint.async_save", "Megatron-LM saves this format before it goes on")
 
 
 FULLY_SHARDED = FlagGroup(

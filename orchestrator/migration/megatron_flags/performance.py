@@ -152,7 +152,9 @@ _FLAGS: dict[Answer, dict[str, str]] = {
         "context parallelism sends keys and values around a ring": """
             cp-comm-type=* hierarchical-context-parallel-sizes=* hybrid-context-parallel max-seqlen-per-dp-cp-rank=""",
         "the main copy of the weights and their gradients are in fp32, and all replicas share them out": """
-            main-grads-dtype= main-params-dtype= optimizer-cuda-graph num-distributed-optimizer-instances=""",
+            main-grads-dtype= main-params-dtype= optimizer-cuda-graph""",
+        "replicas in groups that each shard all weights are parallelism.fsdp: N, for N ranks in a group": """
+            num-distributed-optimizer-instances=""",
         "FSDP is parallelism.fsdp, without options": """
             outer-dp-sharding-strategy= fsdp-double-buffer fsdp-db-use-persist-buf-on-alloc-fail
             fsdp-manual-registration suggested-communication-unit-size= keep-fp8-transpose-cache

@@ -55,6 +55,7 @@ def outside_the_allocator(job: JobSpec, layers: Layers) -> NonTorchMemory:
     )
     groups = sum(size > 1 for size in sizes) + (_OF_EXPERTS if job.model.has_experts else 0)
     groups += job.shares_embedding and degrees.pipeline_model_parallel_size > 1
+    groups += job.sharded_copies > 1  # ranks of other groups that keep the same elements
     buffers = 0
     if overlaps_tensor_parallel(job, layers):
         groups += 1  # over which the buffers are opened

@@ -32,7 +32,10 @@ def _groups(chunks: Sequence[Any], optimizers: Iterable[Any]) -> Iterator[dist.P
     for chunk in chunks:
         for buffer in (*chunk.buffers, *chunk.expert_parallel_buffers):
             yield buffer.data_parallel_group
+        if (others := getattr(chunk, "other_groups", None)) is not None:  # of hybrid sharding
+            yield others
     if chunks[0].config.calculate_per_token_loss:  # the last stage tells the others how many tokens there were
         yield parallel_state.get_pipeline_model_parallel_group()
+        yield parallel_state.get_data_parallel_group(with_context_parallel=True)
     for each in optimizers:
         yield each.get_grad_stats_parallel_group()

@@ -138,8 +138,10 @@ def _tiling(device: torch.device, best: Tiling) -> Tiling:
 
 @lru_cache(maxsize=4096)
 def on_gpu(addresses: tuple[int, ...], device: torch.device) -> torch.Tensor:
-    """[experts]; buffers of gradients stay where they are for a whole training."""
-    return torch.tensor(addresses, dtype=torch.int64, device=device)
+    """[experts]; buffers of gradients stay where they are for a whole training, but those of FSDP: the host waits for
+    neither.
+    """
+    return torch.tensor(addresses, dtype=torch.int64, pin_memory=True).to(device, non_blocking=True)
 
 
 @lru_cache(maxsize=4)

@@ -107,3 +107,8 @@ def test_the_norm_of_heads_is_zero_centred_there_as_others_are() -> None:
             assert torch.equal(read.read(key, ()), weight + change)
         for key in (norm, moment):
             assert torch.equal(read.read(key, ()), weight)
+
+
+def test_numbers_without_rows_are_no_parts() -> None:
+    stored = Stored({f"{MATRIX}.{name}": torch.tensor(1.0) for name in WIDTHS})
+    assert JoinedWeights(stored, MODEL).keys() == stored.keys()

@@ -85,6 +85,20 @@ def test_a_source_that_was_moved_goes_on_behind_what_was_drawn(tmp_path: Path) -
     assert at_new_places(first, changed, recorded) == first
 
 
+def test_copies_of_one_source_that_were_moved_go_on_in_their_order(tmp_path: Path) -> None:
+    """Whatever sets are ordered by."""
+    moved = [str(tmp_path / name) for name in ("one", "two", "three")]
+    for place in moved:
+        for ending in (".idx", ".bin"):
+            Path(f"{place}{ending}").write_bytes(b"1")
+    first = beginning(job_of(["a", "b", "c"]), 300)
+    digest = source_digest(Path(moved[0]))
+    recorded = [{"part": "training", "path": path, "digest": digest} for path in ("a", "b", "c", "a")]
+    found = at_new_places(first, job_of(list(moved)), recorded)
+    assert found is not None
+    assert [source.path for source in found.sources] == moved
+
+
 SOURCE = {"path": "a", "copy": 0, "cut": "", "tokens": 8, "first": 10, "drawn": 0}
 
 

@@ -40,12 +40,14 @@ def test_an_unknown_strategy_has_to_be_written(flags: Flags) -> None:
 
 
 def test_it_is_written_as_megatrons_own(flags: Flags) -> None:
-    job = flags(*f"{MEGATRON} optim_grads_params --save-interval 10 --save x".split()).job
+    job = flags(*f"{MEGATRON} optim_grads_params --save-interval 10 --save x --async-save".split()).job
     command = to_megatron(job)
     words = " ".join(command.words)
     assert f"{MEGATRON} optim_grads_params" in words
     assert "--ckpt-format fsdp_dtensor" in words
     assert "fully-reshardable" not in words
+    assert "--async-save" not in command.words, "Megatron-LM 0.16 has it for torch_dist alone"
+    assert [each.path for each in command.otherwise if each.path == "checkpoint.async_save"]
     assert all(each.path != "parallelism.fsdp" for each in command.unsaid)
 
 

@@ -341,6 +341,7 @@ FUNCTIONS = {
     "made-on-meta": made_on_meta,
     "connected-stages": lambda: connected({"num_layers": 2}, {"pp": 2, "dp": 2}),
     "connected-by-tokens": lambda: connected({}, {"pp": 2, "vp": 2}, data={"eod_mask_loss": True}),
+    "connected-hybrid": lambda: connected({}, {"dp": 4, "fsdp": 2}, data={"eod_mask_loss": True}),
     "connected-experts": lambda: connected(EXPERTS, {"dp": 4, "expert_model_parallel_size": 2}),
     "divided": divided,
     "sent-and-freed": sent_and_freed,

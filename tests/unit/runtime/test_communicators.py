@@ -72,6 +72,15 @@ def test_the_groups_of_stages_that_divide_by_tokens(run_ranks: Any) -> None:
 
 
 @pytest.mark.slow("four ranks build a model")
+def test_the_groups_of_replicas_that_shard_weights_in_pairs(run_ranks: Any) -> None:
+    """A pair, those that keep the same elements, the stages, and all who count tokens."""
+    for rank, (groups, late) in enumerate(run_ranks("connected-hybrid", 4)):
+        pair = rank // 2 * 2
+        assert groups[:4] == [[pair, pair + 1], [rank % 2, rank % 2 + 2], [rank], EVERYBODY]
+        assert late == []
+
+
+@pytest.mark.slow("four ranks build a model")
 def test_the_groups_of_experts_on_two_ranks(run_ranks: Any) -> None:
     """Experts' gradients have replicas of their own."""
     for rank, (groups, late) in enumerate(run_ranks("connected-experts", 4)):

@@ -49,11 +49,11 @@ class FullyShardedDataParallel(_BaseDataParallel):
         scaling = 1.0 if config.calculate_per_token_loss else 1.0 / replicas
         dense = parallel_state.get_data_parallel_group(with_context_parallel=True, partial_data_parallel=True)
         of_experts = parallel_state.get_expert_data_parallel_group(partial_expert_data_parallel=True)
-        self._other_copies: dist.ProcessGroup | None = None
-        """The ranks that keep the same elements, where several groups share out all weights."""
+        self.other_groups: dist.ProcessGroup | None = None
+        """The ranks of other sharding groups that keep the same elements; None where there is one group."""
         if settings.num_distributed_optimizer_instances > 1:
-            self._other_copies = parallel_state.get_inter_distributed_optimizer_instance_group()
-        copy = 0 if self._other_copies is None else self._other_copies.rank()
+            self.other_groups = parallel_state.get_inter_distributed_optimizer_instance_group()
+        copy = 0 if self.other_groups is None else self.other_groups.rank()
         self._dense = ShardedBuffer(settings, dense, scaling, copy)
         self._experts = ShardedBuffer(settings, of_experts, scaling, copy)
         entries = [each for each in module.sharded_state_dict().values() if hasattr(each, "data")]
@@ -156,8 +156,8 @@ class FullyShardedDataParallel(_BaseDataParallel):
         self._root.release()
         for buffer in (self._dense, self._experts):
             for bucket in buffer.buckets:
-                if self._other_copies is not None:
-                    dist.all_reduce(bucket.held_gradients, group=self._other_copies)
+                if self.other_groups is not None:
+                    dist.all_reduce(bucket.held_gradients, group=self.other_groups)
                 bucket.use_held_gradients()
 
     def zero_grad_buffer(self) -> None:

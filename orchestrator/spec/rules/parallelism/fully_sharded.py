@@ -21,7 +21,7 @@ def obstacles(job: JobSections) -> Iterator[tuple[str, str]]:
     if model.family.is_encoder_decoder:
         yield "model.architecture", "it was not tried with an encoder and a decoder"
     if not degrees.use_distributed_optimizer:
-        yield "parallelism.use_distributed_optimizer", "who shards the weights shards the optimizer's state too"
+        yield "parallelism.use_distributed_optimizer", "FSDP shards the optimizer's state too"
     if job.optimizer.offload_fraction > 0:
         yield "optimizer.offload_fraction", "its state follows whole weights"
     if model.has_adapters:
@@ -43,9 +43,9 @@ def sharding_groups(job: JobSections) -> Iterator[Problem]:
         return
     ranks = replicas(job) * job.parallelism.context_parallel_size
     if size == 1 or ranks % size:
-        message = f"groups that share out a copy of the weights divide DP · CP: {ranks} / {size} is not whole"
+        message = f"the size of a sharding group must divide DP · CP: {ranks} / {size} is not whole"
         if size == 1:
-            message = "a group of one rank shares nothing out"
+            message = "a group of one rank shards nothing"
         yield Refusal(message, (FSDP,), "write full, or leave it out", offers=(divisors_of(ranks, FSDP, size),))
     elif job.model.has_experts and size < ranks:
         yield Problem("hybrid sharding was not tried with experts", (FSDP, "model.num_experts"), "write full")
