@@ -17,7 +17,8 @@ algorithm takes the host about 0.1 ms (docs/benchmarks/results.md).
 """
 LARGE_PRODUCT = 1 << 33
 """Multiply-adds of a product, of an expert on average, from which on cuBLAS, which the host starts for each expert, is
-faster than our kernel of all: measured on an H200 in ten shapes (docs/benchmarks/results.md).
+faster than our kernel of all: measured on an H200 in ten shapes (docs/benchmarks/results.md), and taken for other GPUs
+too, where only the speed depends on it.
 """
 _WIDTH = 8
 """Row widths must be multiples of this. For sums over no multiple of 128 it calls cuBLAS by itself."""

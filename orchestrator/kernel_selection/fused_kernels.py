@@ -90,9 +90,9 @@ def normalizes_in_kernels(job: JobSpec, layers: Layers) -> bool:
     copy it to the host in the same call.
     """
     runtime, precision = job.runtime, job.precision
-    is_plain = (
-        all(mixer is GROUPED_QUERY for mixer in mixers_of(job.model)) and "layernorm" not in runtime.recomputed_modules
-    )
+    has_others = job.model.family.is_encoder_decoder or job.model.transformer_block_type == "post_ln"
+    is_plain = not has_others and all(mixer is GROUPED_QUERY for mixer in mixers_of(job.model))
+    is_plain = is_plain and "layernorm" not in runtime.recomputed_modules
     joins = precision.quantization is not None or overlaps_tensor_parallel(job, layers)
     able = layers == "transformer_engine" and precision.dtype != "fp32" and runtime.cpu_offloading_num_layers is None
     return able and is_plain and not joins

@@ -17,6 +17,7 @@ import signal
 import socket
 import subprocess
 import sys
+import weakref
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -75,6 +76,8 @@ def serve(listening: socket.socket, arguments: Sequence[str]) -> None:
         with connection:
             if os.fork() == 0:
                 listening.close()
+                # Folders that modules made at their import are everybody's: no worker removes them at its end.
+                weakref.finalize._registry.clear()  # type: ignore[attr-defined]
                 signal.signal(signal.SIGCHLD, signal.SIG_DFL)
                 signal.signal(signal.SIGINT, signal.default_int_handler)
                 be_worker(connection)
@@ -96,13 +99,18 @@ def be_worker(connection: socket.socket) -> None:
 
 def stand_for_worker(home: str) -> None:
     """Have a worker forked that gets this process's standard streams, and end when it does."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the worker hears it as well
+    begun = os.getcwd()
     os.chdir(home)
-    with socket.socket(socket.AF_UNIX) as connection:
-        connection.connect(_SOCKET)
-        socket.send_fds(connection, [b"."], [0, 1, 2])
-        with connection.makefile() as told:
-            pid = int(told.readline())
+    try:
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.connect(_SOCKET)
+            socket.send_fds(connection, [b"."], [0, 1, 2])
+            with connection.makefile() as told:
+                pid = int(told.readline())
+    except (OSError, ValueError):  # nobody forks any more: this becomes the worker itself
+        os.chdir(begun)
+        os.execv(sys.executable, [sys.executable, *sys.argv[2:]])
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the worker hears it as well
     for stream in (0, 1):
         os.close(stream)  # what execnet reads ends with the worker
     try:

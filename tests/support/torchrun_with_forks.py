@@ -21,4 +21,5 @@ def fork_ranks(fork: Callable[[Sequence[str], Mapping[str, str]], Any]) -> None:
         os.setpgid(rank.pid, rank.pid)  # torchrun ends the group
         return rank
 
+    assert hasattr(SubprocessHandler, "_popen"), "this torch starts ranks in another way"
     SubprocessHandler._popen = begin  # type: ignore[method-assign]

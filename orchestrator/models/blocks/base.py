@@ -158,6 +158,8 @@ class CoreKernels(NamedTuple):
     """All experts of a rank are multiplied in one kernel."""
     joins_experts: bool = False
     """What is between their products is one kernel as well, which keeps its inputs and what it gives."""
+    joins_gate: bool = False
+    """The gated activation of a dense MLP is one kernel, which keeps its input and what it gives."""
 
 
 class Accesses(Protocol):

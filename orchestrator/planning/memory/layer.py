@@ -9,7 +9,7 @@ micro-batch on this rank, h hidden, q and k the widths of this rank's queries an
 from __future__ import annotations
 
 from orchestrator.kernel_selection.experts import groups_experts, joins_expert_mlp
-from orchestrator.kernel_selection.fused_kernels import rotates_projection
+from orchestrator.kernel_selection.fused_kernels import gate_in_one_kernel, rotates_projection
 from orchestrator.models.blocks.base import CoreKernels, RankShape
 from orchestrator.models.blocks.block import Block
 from orchestrator.models.blocks.registry import MLP
@@ -50,6 +50,7 @@ def core_kernels(job: JobSpec, layers: Layers, *, is_recomputed: bool) -> CoreKe
         operand,
         groups,
         joins_experts=joins_expert_mlp(job, layers),
+        joins_gate=gate_in_one_kernel(job) is not None,
     )
 
 

@@ -21,7 +21,7 @@ from orchestrator.planning.time.kernels.attention import (
     sink_gradient,
     width_of_kernel,
 )
-from orchestrator.planning.time.kernels.elementwise import embedding_seconds, layer_seconds, loss_seconds
+from orchestrator.planning.time.kernels.elementwise import embedding_seconds, layer_seconds, loss_seconds, norm_accesses
 from orchestrator.planning.time.kernels.gemm import Linear, gemm_seconds, peak
 from orchestrator.planning.time.kernels.quantization import casting_seconds, expert_casting_seconds
 from orchestrator.planning.time.setting import Setting
@@ -261,7 +261,7 @@ def _modules_again(setting: Setting, layer: Pass, shares: Shares) -> float:
     if "core_attn" in modules:
         seconds += layer.forward.get("attention", 0.0) + sum(_context_exchange(setting, model.attention).values())
     if "layernorm" in modules:
-        norms = 2 * setting.kernels.norm.forward * setting.own_tokens * model.hidden_size
+        norms = 2 * norm_accesses(setting).forward * setting.own_tokens * model.hidden_size
         seconds += setting.streaming(norms * setting.size)
     for block, share in shares.items():
         if block.recomputed_as in modules:

@@ -26,7 +26,7 @@ def gated(x: torch.Tensor, gate: Gate) -> torch.Tensor:
     out = x.new_empty(count, width)
     blocks = triton.cdiv(width, _BLOCK)
     if count:
-        _forward[(count * blocks,)](x, out, width, blocks, gate=gate, block=_BLOCK, num_warps=_WARPS)
+        _gated[(count * blocks,)](x, out, width, blocks, gate=gate, block=_BLOCK, num_warps=_WARPS)
     return out
 
 
@@ -36,12 +36,12 @@ def gated_gradient(gradient: torch.Tensor, x: torch.Tensor, gate: Gate) -> torch
     out = torch.empty_like(x)
     blocks = triton.cdiv(width, _BLOCK)
     if count:
-        _backward[(count * blocks,)](gradient, x, out, width, blocks, gate=gate, block=_BLOCK, num_warps=_WARPS)
+        _gated_gradient[(count * blocks,)](gradient, x, out, width, blocks, gate=gate, block=_BLOCK, num_warps=_WARPS)
     return out
 
 
 @triton.jit
-def _forward(values, out, width, blocks, gate: tl.constexpr, block: tl.constexpr):
+def _gated(values, out, width, blocks, gate: tl.constexpr, block: tl.constexpr):
     token = (tl.program_id(0) // blocks).to(tl.int64)
     places = tl.program_id(0) % blocks * block + tl.arange(0, block)
     here = places < width
@@ -52,7 +52,7 @@ def _forward(values, out, width, blocks, gate: tl.constexpr, block: tl.constexpr
 
 
 @triton.jit
-def _backward(gradients, values, out, width, blocks, gate: tl.constexpr, block: tl.constexpr):
+def _gated_gradient(gradients, values, out, width, blocks, gate: tl.constexpr, block: tl.constexpr):
     token = (tl.program_id(0) // blocks).to(tl.int64)
     places = tl.program_id(0) % blocks * block + tl.arange(0, block)
     here = places < width

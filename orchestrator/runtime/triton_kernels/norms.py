@@ -39,7 +39,7 @@ def normalize(
     means = None if is_rms else torch.empty_like(inverses)
     height, breadth, warps = _tile(width)
     if rows:
-        _forward[(triton.cdiv(rows, height),)](
+        _norm[(triton.cdiv(rows, height),)](
             *(x, weight, bias, out, means, inverses, rows, width, eps),
             **{"is_rms": is_rms, "adds_one": adds_one, "has_bias": bias is not None},
             **{"height": height, "breadth": breadth, "num_warps": warps},
@@ -63,13 +63,13 @@ def gradients(
     height, breadth, warps = _tile(width)
     groups = max(min(_GROUPS, triton.cdiv(rows, height)), 1)
     sums = torch.empty(1 + has_bias, groups, width, dtype=torch.float32, device=x.device)
-    _backward[(groups,)](
+    _norm_gradient[(groups,)](
         *(gradient, x, weight, means, inverses, of_x, sums, rows, width),
         **{"is_rms": means is None, "adds_one": adds_one, "has_bias": has_bias},
         **{"height": height, "breadth": breadth, "stages": _STAGES, "num_warps": warps},
     )
     summed = torch.empty(1 + has_bias, width, dtype=weight.dtype, device=x.device)
-    _sum[(triton.cdiv(width, _SUMMED), 1 + has_bias)](
+    _sum_of_norm[(triton.cdiv(width, _SUMMED), 1 + has_bias)](
         sums, summed, groups, width, height=_GROUPS, breadth=_SUMMED, num_warps=4
     )
     return of_x, summed[0], summed[1] if has_bias else None
@@ -83,7 +83,7 @@ def _tile(width: int) -> tuple[int, int, int]:
 
 
 @triton.jit
-def _forward(
+def _norm(
     x,
     weight,
     bias,
@@ -120,7 +120,7 @@ def _forward(
 
 
 @triton.jit
-def _backward(
+def _norm_gradient(
     gradients,
     x,
     weight,
@@ -171,7 +171,7 @@ def _backward(
 
 
 @triton.jit
-def _sum(sums, summed, groups, width, height: tl.constexpr, breadth: tl.constexpr):
+def _sum_of_norm(sums, summed, groups, width, height: tl.constexpr, breadth: tl.constexpr):
     which = tl.program_id(1).to(tl.int64)
     row, column = tl.arange(0, height), tl.program_id(0) * breadth + tl.arange(0, breadth)
     here = (row < groups)[:, None] & (column < width)[None, :]

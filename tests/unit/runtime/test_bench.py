@@ -104,6 +104,7 @@ KERNELS = {
         "void (anonymous namespace)::softmax_warp_forward<c10::BFloat16, c10::BFloat16, float, 10, false, false>",
     ],
     "memory_bound": [
+        *("_norm", "_norm_gradient", "_sum_of_norm", "_gated", "_gated_gradient"),
         "void cublasLt::epilogue::impl::globalKernelBgradAB_v2<8, 128, __nv_bfloat16, float, float>(int, int)",
         "triton_poi_fused_mul_silu_split_0",
         "triton_poi_fused__to_copy_cat_exp_mul_sigmoid_sub_1",

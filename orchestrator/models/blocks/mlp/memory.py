@@ -24,8 +24,7 @@ def saved(model: Fields, shape: RankShape, kernels: CoreKernels) -> int:
     """The activation's input, and its output for the second linear. ReLU needs its output alone."""
     if model.activation == "quick_geglu":
         return quick_gate(model) * inputs(model, shape)
-    # In 16 bits a kernel of the runtime has it in one, but for what its bias and experts ask for.
-    if model.activation == "geglu_exact" and (shape.width == FP32 or model.add_bias_linear or model.has_experts):
+    if model.activation == "geglu_exact" and not kernels.joins_gate:
         return exact_gate(shape) * inputs(model, shape)
     return (halves(model) + (model.activation != "relu")) * inputs(model, shape)
 

@@ -34,7 +34,7 @@ def layer_seconds(setting: Setting, layer: Layer, branches: int | None = None) -
 
 
 def _core_work(setting: Setting) -> CoreWork:
-    norm = _norm(setting, setting.model.head_dim if setting.model.qk_layernorm_scope == "head" else None)
+    norm = norm_accesses(setting, setting.model.head_dim if setting.model.qk_layernorm_scope == "head" else None)
     is_fused = setting.dtype != "fp32" and not attends_to_a_mask(setting)
     return CoreWork(
         setting.tokens, setting.tp, setting.cp, setting.kernels, norm, rotates_at_once(setting), is_fused=is_fused
@@ -55,11 +55,11 @@ def branch_seconds(setting: Setting) -> ForwardBackward:
 def _branch(setting: Setting) -> ForwardBackward:
     """Accesses of [tokens, h]."""
     dropped = setting.kernels.dropout if setting.model.hidden_dropout else NOTHING
-    norms = residual_stream.norms(setting.model, _norm(setting))
+    norms = residual_stream.norms(setting.model, norm_accesses(setting))
     return norms.plus(setting.device.fitted.elementwise.residual).plus(dropped)
 
 
-def _norm(setting: Setting, width: int | None = None) -> ForwardBackward:
+def norm_accesses(setting: Setting, width: int | None = None) -> ForwardBackward:
     """Accesses of a norm of this width, the stream's by default; one that is frozen has its input's gradient alone,
     from what is read once.
     """
@@ -83,7 +83,7 @@ def embedding_seconds(setting: Setting) -> ForwardBackward:
 def loss_seconds(setting: Setting) -> ForwardBackward:
     """The cross entropy over this rank's part of the vocabulary, in fp32, and the norm before it."""
     logits = setting.tokens * setting.padded_vocab / setting.tp
-    loss, norm = setting.kernels.loss, _norm(setting)
+    loss, norm = setting.kernels.loss, norm_accesses(setting)
     hidden = setting.own_tokens * setting.model.hidden_size * setting.size
     return ForwardBackward(
         setting.streaming(logits * loss.forward + hidden * norm.forward),
