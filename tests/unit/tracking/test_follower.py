@@ -107,9 +107,10 @@ def test_a_server_that_dies_and_comes_back_gets_everything_and_no_secret_is_kept
     monkeypatch.setenv("TRACKER", mlflow_server.address.replace("//", f"//someone:{SECRET}@"))
     monkeypatch.setenv("HUB_TOKEN", SECRET)
     run = make_run(tmp_path / "runs", tracking={"uri": "${env:TRACKER}"})
-    follower = start_follower(run, drain_seconds=200)  # before the server is up
-    mlflow_server.start()
+    follower = start_follower(run, drain_seconds=200)
     log_steps(run, range(1, 51))
+    wait_for(lambda: "connection refused" in follower_log(run))
+    mlflow_server.start()
     wait_for(lambda: mlflow_server.database.exists() and bool(sent(mlflow_server)))
     mlflow_server.kill()
     log_steps(run, range(51, 101))
