@@ -22,6 +22,7 @@ from support.training import events, four_layer_job, losses
 from orchestrator.launch.runs import all_runs
 from orchestrator.launch.states.run_states import status_of
 from orchestrator.login.agent import HOME
+from orchestrator.login.command import TRIES_TO_CONNECT
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import dump_resolved
 
@@ -195,7 +196,8 @@ def test_a_run_whose_connection_breaks_ten_times(
     job = make_job("far")
     laptop.write("far.yaml", dump_resolved(job))
     folder = tmp_path / "far" / "runs"
-    with laptop.breaking_connections(3, 2.0):
+    # No more often than a command tries to connect: each may be killed before it is connected.
+    with laptop.breaking_connections(TRIES_TO_CONNECT, 2.0):
         said = laptop("submit", "far.yaml", check=False)
     assert said.returncode == 0, said.stdout + said.stderr
     [run] = all_runs(folder)
@@ -203,7 +205,7 @@ def test_a_run_whose_connection_breaks_ten_times(
     assert "again" not in laptop("submit", "far.yaml").stderr
     assert len(events(run, "submitted")) == 1, "the same spec again finds its run"
 
-    with laptop.started("logs", "far", "-f") as following, laptop.breaking_connections(4, 3.0):
+    with laptop.started("logs", "far", "-f") as following, laptop.breaking_connections(TRIES_TO_CONNECT, 3.0):
         wait_for_hold(run, 1)
         said = laptop("cancel", "far", check=False)
         assert said.returncode == 0, said.stdout + said.stderr
@@ -219,8 +221,9 @@ def test_a_run_whose_connection_breaks_ten_times(
     followed = [line for line in shown.splitlines() if line.startswith("[")]
     assert sorted(followed) == sorted(laptop("logs", "far").stdout.splitlines()), "each line once"
 
-    with laptop.breaking_connections(3, 1.0):
+    with laptop.breaking_connections(2, 1.0):
         [listed] = json.loads(laptop("list", "--json").stdout)
+    with laptop.breaking_connections(2, 1.0):
         assert json.loads(laptop("status", run.run_id, "--json").stdout)["state"] == "completed"
     assert listed["state"] == "completed"
     code = json.loads((run.path / "code.json").read_text())

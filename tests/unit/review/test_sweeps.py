@@ -92,7 +92,7 @@ def test_states_reasons_and_what_left(tmp_path: Path) -> None:
     jobs = {cell["id"]: "local" for cell in cells}
     append_to_ledger(sweep, "submitted", how="local", cluster=None, max_parallel=2, jobs=jobs, driver=driver)
     runs = by_key(
-        summary(tmp_path, 0),
+        summary(tmp_path, 0, launched=9e9),
         summary(tmp_path, 1, state="failed", cause="nan", launched=9e9),
         summary(tmp_path, 2, state="running", iteration=50, eta=60.0),
         summary(tmp_path, 3, state="created"),
@@ -121,7 +121,7 @@ def test_what_waits_takes_as_long_as_what_is_done(tmp_path: Path) -> None:
     jobs = {f"{number:064x}": "local" for number in range(6)}
     append_to_ledger(sweep, "submitted", how="local", jobs=jobs, driver=Process.current().to_record())
     runs = by_key(
-        summary(tmp_path, 0, launched=1000.0, ended=1100.0),
+        summary(tmp_path, 0, launched=9e9, ended=9e9 + 100.0),
         summary(tmp_path, 1, state="running", eta=50.0),
         summary(tmp_path, 2, state="running", eta=30.0),
         *(summary(tmp_path, number, state="created") for number in (3, 4, 5)),
