@@ -47,6 +47,14 @@ _CODES = {
 """Of the other errors; what is not here is an `invalid_value`."""
 
 
+_BOUNDS = {
+    "greater_than": "a number above {gt:g}",
+    "greater_than_equal": "a number from {ge:g} on",
+    "less_than": "a number below {lt:g}",
+    "less_than_equal": "a number up to {le:g}",
+}
+
+
 def problems_of(errors: list[ErrorDetails], prefix: Place = (), root: Shape = JOB) -> list[Problem]:
     """One problem for each place that pydantic refused; the alternatives of a union become one."""
     grouped: dict[Place, list[ErrorDetails]] = {}
@@ -91,6 +99,13 @@ def _problem(place: Place, errors: list[ErrorDetails], root: Shape) -> Problem:
         message = f"must be within ±{sys.float_info.max:.2g}, not {show(value)}"
         return Problem(message, paths, code="out_of_range")
     kinds = [_KINDS[error["type"]] for error in errors if error["type"] in _KINDS]
+    words = [error for error in errors if error["type"] == "literal_error"]
+    if words and len(errors) > 1:  # of a field that takes words, or something else
+        _, hint = _describe(words[0])
+        limits = [_BOUNDS[each["type"]].format(**each["ctx"]) for each in errors if each["type"] in _BOUNDS]
+        expected = [*_names(str(words[0]["ctx"]["expected"])), *kinds, *limits]
+        message = f"expects {any_of(list(dict.fromkeys(expected)))}, not {show(value)}"
+        return Problem(message, paths, hint or kind_hint(value, place, root), code="unknown_choice")
     if kinds:
         message = f"expects {any_of(list(dict.fromkeys(kinds)))}, not {show(value)}"
         return Problem(message, paths, kind_hint(value, place, root), code="wrong_type")
@@ -140,8 +155,12 @@ def _limit(limit: Any) -> str:
     return named.get(limit, f"{limit:g}")
 
 
+def _names(expected: str) -> list[str]:
+    return expected.replace("'", "").replace(" or ", ", ").split(", ")
+
+
 def _not_one_of(expected: str, value: Any) -> tuple[str, str | None]:
-    names = expected.replace("'", "").replace(" or ", ", ").split(", ")
+    names = _names(expected)
     near = closest(value, names, most=1) if isinstance(value, str) else []
     hint = f"did you mean {near[0]}?" if near else None
     if (meant := foreign(value)) is not None and any(name in meant.partition(" (")[0] for name in names):

@@ -72,6 +72,8 @@ SMALL_JOBS: list[tuple[str, ...]] = [
     *((*test_attention_backend.PLAIN, *each, f"{ATTENTION}=flash") for each, _ in test_attention_backend.OBSTACLES),
     *((*test_fully_sharded.PLAIN, *each) for each, _ in test_fully_sharded.OBSTACLES),
     *((*test_tensor_overlap.PLAIN, *each, f"{OVERLAP}=true") for each, _ in test_tensor_overlap.OBSTACLES),
+    ("parallelism.fsdp=0",),
+    ("parallelism.fsdp=Full",),
     ("launch.gpus_per_node=4", "parallelism.fsdp=1"),
     ("launch.gpus_per_node=4", "parallelism.fsdp=3"),
     ("launch.gpus_per_node=4", "parallelism.fsdp=2", "model={num_experts: 2, add_bias_linear: false}"),
