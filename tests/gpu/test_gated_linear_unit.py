@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import pytest
 import torch
@@ -13,11 +14,14 @@ from torch.nn import functional
 from orchestrator.runtime.layers.gated_linear_unit import gated
 from orchestrator.runtime.triton_kernels.loading import kernels
 
+if TYPE_CHECKING:
+    from orchestrator.runtime.triton_kernels.gated_linear_unit import Gate
+
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(300)]
 
 LEAST_SHARE = 0.66
 """Of the bandwidth in the datasheet; what torch.compile makes of the gradient reaches 0.36."""
-GATES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+GATES: dict[Gate, Callable[[torch.Tensor], torch.Tensor]] = {
     "swiglu": functional.silu,
     "geglu": lambda x: functional.gelu(x, approximate="tanh"),
     "geglu_exact": functional.gelu,
@@ -26,12 +30,12 @@ GATES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 
 @pytest.mark.parametrize(("width", "dtype"), [(6912, torch.bfloat16), (301, torch.float16)])
 @pytest.mark.parametrize("gate", GATES)
-def test_values_and_gradients(gate: str, width: int, dtype: torch.dtype) -> None:
+def test_values_and_gradients(gate: Gate, width: int, dtype: torch.dtype) -> None:
     needs_gpus(1, "torch")
     x = (4 * torch.randn(3, 7, 2 * width, device="cuda")).to(dtype).requires_grad_()
     exact = x.detach().double().requires_grad_()
     first, second = exact.chunk(2, dim=-1)
-    wanted, found = GATES[gate](first) * second, gated(x, gate)  # type: ignore[arg-type]
+    wanted, found = GATES[gate](first) * second, gated(x, gate)
     gradient = torch.randn_like(found)
     found.backward(gradient)
     wanted.backward(gradient.double())
@@ -43,7 +47,7 @@ def test_values_and_gradients(gate: str, width: int, dtype: torch.dtype) -> None
 
 
 @pytest.mark.parametrize("gate", GATES)
-def test_memory_is_passed_over_once(gate: str) -> None:
+def test_memory_is_passed_over_once(gate: Gate) -> None:
     needs_gpus(1, "torch")
     x = torch.randn(16384, 2 * 6912, device="cuda", dtype=torch.bfloat16)
     gradient = torch.randn(16384, 6912, device="cuda", dtype=torch.bfloat16)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from support.gpu_clock import fastest, memory_bandwidth
+from support.gpu_clock import fastest_in_graph, memory_bandwidth
 from support.measured import needs_gpus
 from torch.nn import functional
 
@@ -89,12 +89,7 @@ def test_memory_is_passed_over_once(width: int) -> None:
         ("forward", lambda: module.normalize(x, weight, None, 1e-6, is_rms=True, adds_one=True), 4),
         ("backward", lambda: module.gradients(gradient, x, weight, statistics, has_bias=False, adds_one=True), 6),
     ):
-        run()
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            for _ in range(10):
-                run()
-        seconds = fastest(graph.replay) / 10
+        seconds = fastest_in_graph(run)
         rate = moved * x.numel() / seconds
         print(f"\nRESULT norm of {width} {name}: {seconds * 1e6:.1f} us, {rate / 1e12:.2f} TB/s")
         assert rate > LEAST_SHARE[name] * memory_bandwidth()

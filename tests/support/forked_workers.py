@@ -17,7 +17,6 @@ import signal
 import socket
 import subprocess
 import sys
-import weakref
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -63,8 +62,6 @@ def serve(listening: socket.socket, arguments: Sequence[str]) -> None:
     """Import all, then fork for each who asks, until standard input ends, with pytest. A worker returns at its end."""
     import pytest
 
-    atexit.register(os._exit, 0)  # the first is the last to be called: to take all apart would take seconds
-
     # What goes wrong the workers say. It stays open: handlers of logs that are made meanwhile go on to write there.
     with contextlib.redirect_stderr(open(os.devnull, "w")):
         pytest.main([*arguments], plugins=[_Importing()])
@@ -76,8 +73,9 @@ def serve(listening: socket.socket, arguments: Sequence[str]) -> None:
         with connection:
             if os.fork() == 0:
                 listening.close()
-                # Folders that modules made at their import are everybody's: no worker removes them at its end.
-                weakref.finalize._registry.clear()  # type: ignore[attr-defined]
+                # Called before what modules registered as they were imported: folders that they made then are
+                # everybody's, and no worker removes them at its end.
+                atexit.register(os._exit, 0)
                 signal.signal(signal.SIGCHLD, signal.SIG_DFL)
                 signal.signal(signal.SIGINT, signal.default_int_handler)
                 be_worker(connection)
@@ -113,11 +111,8 @@ def stand_for_worker(home: str) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the worker hears it as well
     for stream in (0, 1):
         os.close(stream)  # what execnet reads ends with the worker
-    try:
-        worker = os.pidfd_open(pid)
-    except ProcessLookupError:
-        return
-    select.select([worker], [], [])
+    with contextlib.suppress(ProcessLookupError):
+        select.select([os.pidfd_open(pid)], [], [])
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ FD MODULES` is what a `RankStarter` starts: it has its standard streams taken ov
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import select
@@ -116,11 +117,8 @@ def stand_for_starter(path: str, listening: int, modules: list[str]) -> None:
         pid = int(connection.recv(100))
     for number in (0, 1, listening):
         os.close(number)
-    try:
-        forked = os.pidfd_open(pid)
-    except ProcessLookupError:
-        return
-    select.select([forked], [], [])
+    with contextlib.suppress(ProcessLookupError):
+        select.select([os.pidfd_open(pid)], [], [])
 
 
 if __name__ == "__main__":

@@ -21,5 +21,6 @@ def fork_ranks(fork: Callable[[Sequence[str], Mapping[str, str]], Any]) -> None:
         os.setpgid(rank.pid, rank.pid)  # torchrun ends the group
         return rank
 
+    # torch has no other place to say how a rank is started; one that has moved fails here.
     assert hasattr(SubprocessHandler, "_popen"), "this torch starts ranks in another way"
     SubprocessHandler._popen = begin  # type: ignore[method-assign]

@@ -7,6 +7,7 @@ An expert's tokens are rows that follow one another, behind those of the expert 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 import triton
@@ -24,19 +25,7 @@ def add_biases(
     outputs: torch.Tensor, biases: Sequence[torch.Tensor], tokens: Sequence[int], shares: torch.Tensor
 ) -> None:
     """Add to each expert's rows [n, out], in place, its bias [out] times the row's share [n]."""
-    count, width = outputs.shape
-    if count:
-        _add_biases[(count,)](
-            outputs,
-            on_gpu(tuple(each.data_ptr() for each in biases), outputs.device),
-            ends_of(tuple(tokens), outputs.device),
-            shares,
-            len(biases),
-            width,
-            experts_block=triton.next_power_of_2(len(biases)),
-            block=_BLOCK,
-            num_warps=_WARPS,
-        )
+    _start(_add_biases, outputs, biases, tokens, shares)
 
 
 def add_bias_gradients(
@@ -70,13 +59,20 @@ def add_share_gradients(
     of_output: torch.Tensor, biases: Sequence[torch.Tensor], tokens: Sequence[int], of_shares: torch.Tensor
 ) -> None:
     """Add the product of each row [n, out] and its expert's bias [out] to the gradient [n] of the row's share."""
-    count, width = of_output.shape
+    _start(_add_share_gradients, of_output, biases, tokens, of_shares)
+
+
+def _start(
+    kernel: Any, rows: torch.Tensor, biases: Sequence[torch.Tensor], tokens: Sequence[int], of_rows: torch.Tensor
+) -> None:
+    """Start a kernel whose programs have a row each."""
+    count, width = rows.shape
     if count:
-        _add_share_gradients[(count,)](
-            of_output,
-            on_gpu(tuple(each.data_ptr() for each in biases), of_output.device),
-            ends_of(tuple(tokens), of_output.device),
-            of_shares,
+        kernel[(count,)](
+            rows,
+            on_gpu(tuple(each.data_ptr() for each in biases), rows.device),
+            ends_of(tuple(tokens), rows.device),
+            of_rows,
             len(biases),
             width,
             experts_block=triton.next_power_of_2(len(biases)),
