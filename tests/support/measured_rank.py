@@ -155,7 +155,7 @@ def give_up_memory(session: Session) -> None:
     for chunk in session.network.chunks:
         held += chunk.parameters()
         for buffer in (*chunk.buffers, *chunk.expert_parallel_buffers):
-            held += buffer.param_data, buffer.grad_data
+            held += (each for bucket in buffer.buckets for each in vars(bucket).values())
     for optimizer in session.network.optimizer.chained_optimizers:
         inner = optimizer.optimizer
         held += (weight for group in inner.param_groups for weight in group["params"])

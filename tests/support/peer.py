@@ -88,18 +88,39 @@ TITAN_ROWS = {
 """Of the Llama that torchtitan has, in micro-batches that GPUs of 80 GB have room for with either."""
 
 
-def _qwen(layers: int, ep: int) -> tuple[str, ...]:
-    """Qwen3-30B-A3B with some of its 48 layers."""
-    model = ("model.preset=qwen3-30b-a3b", f"model.num_layers={layers}", "model.seq_length=4096")
-    return (*model, f"parallelism.expert_model_parallel_size={ep}")
+def _experts(preset: str, layers: int, ep: int, *more: str) -> tuple[str, ...]:
+    """Some layers of a preset with experts."""
+    model = (f"model.preset={preset}", f"model.num_layers={layers}", "model.seq_length=4096")
+    return (*model, f"parallelism.expert_model_parallel_size={ep}", *more)
+
+
+def _qwen3(layers: int, ep: int, *more: str) -> tuple[str, ...]:
+    return _experts("qwen3-30b-a3b", layers, ep, *more)
+
+
+def _v2_lite(layers: int, ep: int) -> tuple[str, ...]:
+    return _experts("deepseek-v2-lite", layers, ep, f"model.moe_layer_freq={[0] + [1] * (layers - 1)}")
+
+
+def _gpt_oss(layers: int, ep: int) -> tuple[str, ...]:
+    """The trainer has no positions with a factor of 32 and none that are not rounded: neither has any."""
+    return _experts("gpt-oss-20b", layers, ep, "model.rope_scaling=null")
 
 
 TRAINER_ROWS = {
-    "qwen3-24-ep4": Row("gpt-1.7b", 4, 2, 32, _qwen(24, 4)),
-    "qwen3-12-ep4": Row("gpt-1.7b", 4, 2, 32, _qwen(12, 4)),
-    "qwen3-12-ep2": Row("gpt-1.7b", 2, 2, 16, _qwen(12, 2)),
-    "qwen3-8-ep2": Row("gpt-1.7b", 2, 2, 16, _qwen(8, 2)),
+    "qwen3-24-ep4": Row("gpt-1.7b", 4, 2, 32, _qwen3(24, 4)),
+    "qwen3-24-ep4-fp8": Row("gpt-1.7b", 4, 2, 32, _qwen3(24, 4, *_FP8)),
+    "mixtral-8-ep4": Row("gpt-1.7b", 4, 4, 32, _experts("mixtral-8x7b", 8, 4)),
+    "v2-lite-27-ep4": Row("gpt-1.7b", 4, 2, 32, _v2_lite(27, 4)),
+    "gpt-oss-24-ep4": Row("gpt-1.7b", 4, 2, 32, _gpt_oss(24, 4)),
+    "qwen3-12-ep4": Row("gpt-1.7b", 4, 2, 32, _qwen3(12, 4)),
+    "mixtral-4-ep2": Row("gpt-1.7b", 2, 4, 16, _experts("mixtral-8x7b", 4, 2)),
+    "v2-lite-14-ep2": Row("gpt-1.7b", 2, 4, 16, _v2_lite(14, 2)),
+    "gpt-oss-12-ep2": Row("gpt-1.7b", 2, 2, 16, _gpt_oss(12, 2)),
+    "qwen3-12-ep2-fp8": Row("gpt-1.7b", 2, 2, 16, _qwen3(12, 2, *_FP8)),
+    "qwen3-12-ep2": Row("gpt-1.7b", 2, 2, 16, _qwen3(12, 2)),
+    "qwen3-8-ep2": Row("gpt-1.7b", 2, 2, 16, _qwen3(8, 2)),
 }
-"""With experts, beside Megatron-LM's trainer: the row of the bar, which takes four GPUs of 141 GB; what four of 80 GB
-have room for, and the same for two GPUs.
+"""With experts, beside Megatron-LM's trainer: rows of four GPUs of 141 GB, what four of 80 GB have room for, and half of
+each for two GPUs.
 """

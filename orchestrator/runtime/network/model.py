@@ -163,7 +163,7 @@ def build_chunks(
     `wrap_data_parallel` fills them, a layer at a time.
     """
     build_chunk = family_of(job).build_chunk
-    with without_memory(config.params_dtype) if job.is_fully_sharded else nullcontext():
+    with without_memory(device.torch_device, config.params_dtype) if job.is_fully_sharded else nullcontext():
         chunks = [build_chunk(job, config, layers, words, ranks, index) for index in range(ranks.num_chunks)]
     for chunk in chunks:
         add_in_products(chunk)

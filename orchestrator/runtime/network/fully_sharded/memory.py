@@ -32,9 +32,9 @@ def is_alone_in_memory(tensor: torch.Tensor) -> bool:
 
 
 @contextmanager
-def without_memory(dtype: torch.dtype) -> Iterator[None]:
-    """Inside, each layer that megatron-core builds loses the memory of its weights of this format: so there is no more
-    than one layer of a rank in memory, whose weights `FullyShardedDataParallel` fills.
+def without_memory(device: torch.device, dtype: torch.dtype) -> Iterator[None]:
+    """Inside, the weights of this format of each layer that megatron-core builds are moved to this device and lose their
+    memory: so there is no more than one layer of a rank in memory, whose weights `FullyShardedDataParallel` fills.
     """
     builders = [vars(module) for module in (transformer_block, mamba_block, multi_token_prediction)]
     original = builders[0]["build_module"]
@@ -44,7 +44,10 @@ def without_memory(dtype: torch.dtype) -> Iterator[None]:
         if isinstance(built, torch.nn.Module):
             for weight in built.parameters():
                 if weight.dtype == dtype and is_alone_in_memory(weight):
+                    before = weight.detach()
+                    weight.data = torch.empty_like(before, device=device)  # what has no memory cannot be moved later
                     free(weight)
+                    free(before)
         return built
 
     for names in builders:
