@@ -109,7 +109,8 @@ def _gpt_oss(layers: int, ep: int) -> tuple[str, ...]:
 
 TRAINER_ROWS = {
     "qwen3-24-ep4": Row("gpt-1.7b", 4, 2, 32, _qwen3(24, 4)),
-    "qwen3-24-ep4-fp8": Row("gpt-1.7b", 4, 2, 32, _qwen3(24, 4, *_FP8)),
+    "qwen3-24-ep4-4x2": Row("gpt-1.7b", 4, 4, 32, _qwen3(24, 4)),
+    "qwen3-24-ep4-fp8": Row("gpt-1.7b", 4, 4, 32, _qwen3(24, 4, *_FP8)),
     "mixtral-8-ep4": Row("gpt-1.7b", 4, 4, 32, _experts("mixtral-8x7b", 8, 4)),
     "v2-lite-27-ep4": Row("gpt-1.7b", 4, 2, 32, _v2_lite(27, 4)),
     "gpt-oss-24-ep4": Row("gpt-1.7b", 4, 2, 32, _gpt_oss(24, 4)),
@@ -117,8 +118,8 @@ TRAINER_ROWS = {
     "mixtral-4-ep2": Row("gpt-1.7b", 2, 4, 16, _experts("mixtral-8x7b", 4, 2)),
     "v2-lite-14-ep2": Row("gpt-1.7b", 2, 4, 16, _v2_lite(14, 2)),
     "gpt-oss-12-ep2": Row("gpt-1.7b", 2, 2, 16, _gpt_oss(12, 2)),
-    "qwen3-12-ep2-fp8": Row("gpt-1.7b", 2, 2, 16, _qwen3(12, 2, *_FP8)),
-    "qwen3-12-ep2": Row("gpt-1.7b", 2, 2, 16, _qwen3(12, 2)),
+    "qwen3-12-ep2-4x2": Row("gpt-1.7b", 2, 4, 16, _qwen3(12, 2)),
+    "qwen3-12-ep2-fp8": Row("gpt-1.7b", 2, 4, 16, _qwen3(12, 2, *_FP8)),
     "qwen3-8-ep2": Row("gpt-1.7b", 2, 2, 16, _qwen3(8, 2)),
 }
 """With experts, beside Megatron-LM's trainer: rows of four GPUs of 141 GB, what four of 80 GB have room for, and half of
