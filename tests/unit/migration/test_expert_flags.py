@@ -84,3 +84,20 @@ def test_weighted_inputs_are_read_and_written(flags: Flags) -> None:
     written = to_megatron(migrated.job)
     assert ("--moe-apply-probs-on-input",) in [tuple(flag) for _, group in written.groups for flag in group]
     assert not flags(*said.split()).job.model.moe_apply_probs_on_input
+
+
+def test_grouped_experts_with_biases_are_written_without_fused_dropout(flags: Flags) -> None:
+    """megatron-core's TEGroupedMLP refuses `bias_dropout_fusion` beside biases, and the trainer has it on by itself."""
+    off = "--no-bias-dropout-fusion"
+    biased = ["--num-experts", "8", "--quick-geglu", "--expert-tensor-parallel-size", "1"]
+    for more, written in (
+        (["--moe-grouped-gemm"], True),
+        (["--moe-grouped-gemm", "--disable-bias-linear"], False),
+        (["--transformer-impl", "local"], False),
+    ):
+        migrated = flags(*biased, *more)
+        again = flags(*biased, *more, off)
+        assert (off in to_megatron(migrated.job).words) is written
+        assert again.job == migrated.job, "read back, it says nothing"
+    dense = flags("--quick-geglu")
+    assert off not in to_megatron(dense.job).words
