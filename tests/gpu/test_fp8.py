@@ -328,7 +328,7 @@ def test_small_experts_stay_in_bf16(recipe: str, mixtures: dict[str, Measured]) 
 
 
 def test_experts_go_on_from_checkpoints_with_scales_and_without(ranks: Ranks, tmp_path: Path) -> None:
-    """A run whose experts were in FP8, by Transformer Engine's modules, goes on with those of ours in bf16, and back."""
+    """A run whose experts were in FP8, by Transformer Engine's modules, goes on with ours in bf16, and back."""
     expected = ranks.losses_of(resuming_job(None, 12), tmp_path / "whole")
     for number, (steps, grouped) in enumerate(((3, "0"), (6, "1"), (9, "1"), (12, "0"))):
         job = resuming_job("delayed", steps)
