@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import pytest
+
 from orchestrator.migration.overrides import override
 from orchestrator.migration.to_megatron import to_megatron
 from orchestrator.migration.yaml_writer import job_text
@@ -101,3 +103,12 @@ def test_grouped_experts_with_biases_are_written_without_fused_dropout(flags: Fl
         assert again.job == migrated.job, "read back, it says nothing"
     dense = flags("--quick-geglu")
     assert off not in to_megatron(dense.job).words
+
+
+@pytest.mark.parametrize(("activation", "unfused"), [("gelu", True), ("gelu_tanh", True), ("quick_geglu", False)])
+def test_biases_of_experts_are_written_without_a_fused_gelu(activation: str, unfused: bool, flags: Flags) -> None:
+    """Beside them megatron-core's experts refuse it, and the trainer has it on by itself."""
+    job = flags("--num-experts", "8", "--expert-tensor-parallel-size", "1").job
+    written = to_megatron(job.changed(model={"activation": activation}))
+    assert written.words.count("--no-bias-gelu-fusion") == unfused
+    assert ("model.activation" in {each.path for each in written.unsaid}) is (activation == "gelu_tanh")
