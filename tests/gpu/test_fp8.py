@@ -18,8 +18,9 @@ from support.faults import Ranks
 from support.fixtures import real_sentences, tokenize
 from support.measured import Measured, Meter, gpu_name, needs_gpus, padded_vocab
 from support.shipped import SHIPPED
-from support.training import four_layer_job, largest_difference, layout, losses, make_run
+from support.training import events, four_layer_job, largest_difference, layout, losses, make_run
 
+from orchestrator.kernel_selection.experts import GROUPED_PRODUCTS, joins_expert_mlp
 from orchestrator.planning.hardware import shipped
 from orchestrator.planning.memory import estimate_memory
 from orchestrator.planning.time.kernels.accesses import kernels_of
@@ -144,10 +145,33 @@ def family_jobs(family: str, sentences: str) -> list[JobSpec]:
     ]
 
 
+def mixture_job(recipe: str | None) -> JobSpec:
+    """4 layers of 32 experts as narrow as those of Qwen3-30B-A3B: 730 million parameters."""
+    model = {
+        **{"hidden_size": 2048, "num_attention_heads": 16, "seq_length": 2048, "vocab_size": 32000},
+        **{"num_experts": 32, "moe_router_topk": 4, "moe_ffn_hidden_size": 768, "moe_router_dtype": "fp32"},
+        **{"activation": "swiglu", "add_bias_linear": False, "normalization": "RMSNorm"},
+    }
+    batch, schedule = {"micro_batch_size": 2, "global_batch_size": 4}, {"train_iters": 10, "lr_warmup_iters": 2}
+    name = f"mixture-{recipe or 'bf16'}"
+    return small_job(name, recipe, model=model, batch=batch, schedule=schedule, optimizer={"lr": 1e-4})
+
+
+def resuming_job(recipe: str | None, steps: int) -> JobSpec:
+    return small_job(
+        "resuming",
+        recipe,
+        model=FAMILIES["experts"][0],
+        schedule={"train_iters": steps, "lr_decay_iters": 12, "lr_warmup_iters": 2},
+        optimizer={"lr": 1e-4},
+    )
+
+
 def jobs(text: str) -> list[JobSpec]:
     """The jobs of this file in every recipe; `text` is the prefix of a data set."""
     families = [job for family in FAMILIES for job in family_jobs(family, text)]
-    return families + [
+    mixtures = [mixture_job(recipe) for recipe in (None, *RECIPES)]
+    return [*families, *mixtures, resuming_job("delayed", 12)] + [
         job
         for recipe in RECIPES
         for job in (
@@ -271,6 +295,51 @@ def test_other_families(family: str, ranks: Ranks, real_sentences: str, tmp_path
     assert one != plain, "it multiplied in FP8"
     assert apart < 1e-2
     assert between < 3e-3
+
+
+@pytest.fixture(scope="module")
+def mixtures(ranks: Ranks, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Measured]:
+    """In bf16 and in each recipe, side by side where there are GPUs."""
+    trainer = Meter(ranks.starter, tmp_path_factory.mktemp("mixtures"), patience=100)
+    return trainer.measure_all(mixture_job(recipe) for recipe in (None, *RECIPES))
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_small_experts_stay_in_bf16(recipe: str, mixtures: dict[str, Measured]) -> None:
+    """And all else of their layers is in FP8: the losses of bf16 within 1 %, and the memory of the plan within 5 %."""
+    job = mixture_job(recipe)
+    assert joins_expert_mlp(job, "transformer_engine")
+    plain, found = mixtures[mixture_job(None).name], mixtures[job.name]
+    for each in (plain, found):
+        assert each.outcome == "measured", each.message
+    apart = largest_difference(dict(enumerate(plain.losses)), dict(enumerate(found.losses)))
+    errors = []
+    for which, measured in ((mixture_job(None), plain), (job, found)):
+        [stage] = estimate_memory(which, padded_vocab(which), "transformer_engine").stages
+        errors.append(stage.peak_bytes / max(measured.peak_bytes) - 1)
+        print(
+            f"\nRESULT FP8 {which.name}: {1e3 * measured.step_seconds:.0f} ms per step, peak "
+            f"{max(measured.peak_bytes) / GIB:.2f} GiB, predicted {stage.peak_bytes / GIB:.2f} ({errors[-1]:+.2%})"
+        )
+    print(f"RESULT FP8 {job.name} against bf16: losses {apart:.2e}")
+    assert found.losses != plain.losses, "attention multiplied in FP8"
+    assert apart < 1e-2
+    assert max(map(abs, errors)) < 0.05
+
+
+def test_experts_go_on_from_checkpoints_with_scales_and_without(ranks: Ranks, tmp_path: Path) -> None:
+    """A run whose experts were in FP8, by Transformer Engine's modules, goes on with ours in bf16, and back."""
+    expected = ranks.losses_of(resuming_job(None, 12), tmp_path / "whole")
+    for number, (steps, grouped) in enumerate(((3, "0"), (6, "1"), (9, "1"), (12, "0"))):
+        job = resuming_job("delayed", steps)
+        run = make_run(tmp_path / "changed", job)
+        ranks.must_train(run, job, launch_id=str(number), env={GROUPED_PRODUCTS: grouped})
+    assert [event["iteration"] for event in events(run, "resumed")] == [3, 6, 9]
+    found = losses(run)
+    difference = largest_difference(expected, found)
+    print(f"\nRESULT FP8 experts by Transformer Engine, by ours twice, and by it again, against bf16: {difference:.2e}")
+    assert found != expected
+    assert difference < 1e-2
 
 
 @pytest.mark.parametrize("recompute", RECOMPUTED)

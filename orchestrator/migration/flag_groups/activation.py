@@ -52,14 +52,16 @@ def read_activation(given: GivenFlags) -> None:
 def write_activation(writer: FlagWriter) -> None:
     model = writer.job.model
     activation, has_bias = model.activation, model.add_bias_linear
+    fuses = has_bias and not model.has_experts
     flag = next((flag for flag, meant in _FLAGS.items() if meant == activation), None)
     if activation == "gelu" and has_bias:
         writer.add("MODEL", _UNFUSED)
         writer.say_otherwise(ACTIVATION, f"--{_UNFUSED}: in one kernel with a bias it would be an approximation")
-    elif activation == "gelu_tanh" and has_bias:
+    elif activation == "gelu_tanh" and fuses:
         return  # Megatron-LM's default
     elif activation == "gelu_tanh":
-        reason = f"without biases megatron-core has the exact function alone, with --{_APPROXIMATE} too"
+        where = "in experts" if has_bias else "without biases"
+        reason = f"{where} megatron-core has the exact function alone, with --{_APPROXIMATE} too"
         writer.unsaid_value(ACTIVATION, reason)
     elif flag is not None:
         writer.add("MODEL", flag)
@@ -67,6 +69,8 @@ def write_activation(writer: FlagWriter) -> None:
             writer.add("MODEL", _UNFUSED)  # megatron-core refuses to add a bias in the kernel of another function
     else:
         writer.leave(ACTIVATION, "Megatron-LM has no flag for it")
+    if flag is None and activation != "gelu" and has_bias and not fuses:
+        writer.add("MODEL", _UNFUSED)  # megatron-core refuses to add a bias of experts in the kernel of a GeLU
 
 
 ACTIVATIONS = (

@@ -1,10 +1,11 @@
-"""Flags of Megatron-LM that turn on what is on here by itself: written, so that it trains as fast. What they say of a
-job, nothing, is in the table of `megatron_flags/performance.py`.
+"""Flags of Megatron-LM that turn on what is on here by itself: written, so that it trains as fast; and off what it has
+on, and refuses beside others. What they say of a job, nothing, is in the table of `megatron_flags/performance.py`.
 """
 
 from __future__ import annotations
 
-from orchestrator.kernel_selection.experts import can_fuse_permutation, can_fuse_router
+from orchestrator.kernel_selection.experts import can_fuse_permutation, can_fuse_router, groups_experts
+from orchestrator.kernel_selection.fused_kernels import fuses_dropout
 from orchestrator.kernel_selection.layers import may_have_engine
 from orchestrator.migration.megatron_flags.flag_writer import FlagWriter
 from orchestrator.migration.megatron_flags.given_flags import GivenFlags
@@ -24,6 +25,8 @@ def write(writer: FlagWriter) -> None:
         writer.add("RUNTIME", "moe-permute-fusion")
     if engines and can_fuse_router(job):
         writer.add("RUNTIME", "moe-router-fusion")
+    if engines and groups_experts(job, "transformer_engine") and not fuses_dropout(job.model):
+        writer.add("RUNTIME", "no-bias-dropout-fusion")
     if not job.runtime.deterministic:  # Megatron-LM's is not
         writer.add("RUNTIME", "cross-entropy-loss-fusion")
         if engines:

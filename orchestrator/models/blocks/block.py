@@ -14,6 +14,7 @@ from orchestrator.models.features import Feature
 
 if TYPE_CHECKING:
     from orchestrator.models.blocks.base import (
+        CoreKernels,
         CoreWork,
         ForwardBackward,
         LayerSetup,
@@ -165,8 +166,12 @@ class Block:
         """None where there are no experts to bring tokens to."""
         return None
 
-    def linear_inputs(self, model: Any, shape: RankShape) -> int:
+    def linear_inputs(self, model: Any, shape: RankShape, kernels: CoreKernels) -> int:
         """Of what its memory saves, bytes that are inputs of linear layers: counted for what is no attention."""
+        return 0
+
+    def copied_inputs(self, model: Any, shape: RankShape) -> int:
+        """Bytes of inputs of its linear layers that something else keeps too: counted for what is no attention."""
         return 0
 
     def buffers(self, model: Any, shape: RankShape) -> int:
@@ -194,8 +199,8 @@ class FeedForwardBlock(Block):
     def memory(self) -> FeedForwardMemory:
         return cast("FeedForwardMemory", self.part("memory"))
 
-    def linear_inputs(self, model: Any, shape: RankShape) -> int:
-        return self.memory.inputs(model, shape)
+    def linear_inputs(self, model: Any, shape: RankShape, kernels: CoreKernels) -> int:
+        return self.memory.inputs(model, shape, kernels)
 
 
 class RoutedBlock(FeedForwardBlock):
@@ -228,6 +233,9 @@ class RoutedBlock(FeedForwardBlock):
 
     def routed(self, model: Any, shape: RankShape) -> RoutedTokens:
         return self.time.routed(model, shape)
+
+    def copied_inputs(self, model: Any, shape: RankShape) -> int:
+        return self.memory.copied_inputs(model, shape)
 
     def buffers(self, model: Any, shape: RankShape) -> int:
         return self.memory.buffers(model, shape)

@@ -72,11 +72,13 @@ class MemoryPart(Protocol):
 class FeedForwardMemory(MemoryPart, Protocol):
     """The same of an MLP or of experts, and what of it linear layers take as inputs."""
 
-    def inputs(self, model: Any, shape: RankShape) -> int: ...
+    def inputs(self, model: Any, shape: RankShape, kernels: CoreKernels) -> int: ...
 
 
 class RoutedMemory(FeedForwardMemory, Protocol):
     """Of experts, with what lies there all the time."""
+
+    def copied_inputs(self, model: Any, shape: RankShape) -> int: ...
 
     def buffers(self, model: Any, shape: RankShape) -> int: ...
 

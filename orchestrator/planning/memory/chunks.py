@@ -42,7 +42,7 @@ def of_layers(job: JobSpec, sizes: RankShape, layers: Layers, kinds: Kinds) -> A
     selective = "core_attn" in runtime.recomputed_modules
     kept = [
         saved_by_layer(job, layer, sizes, layers, selective=selective)
-        - kept_less(job, sizes, linear_inputs(job, layer, sizes))
+        - kept_less(job, layer, sizes, linear_inputs(job, layer, sizes, layers))
         for layer, _ in kinds
     ]
     count, largest = sum(count for _, count in kinds), max(kept, default=0)

@@ -84,9 +84,10 @@ def _counts_mlp(layer: Layer) -> bool:
     return any(block.counts_mlp for block in layer)
 
 
-def linear_inputs(job: JobSpec, layer: Layer, sizes: RankShape) -> int:
+def linear_inputs(job: JobSpec, layer: Layer, sizes: RankShape, layers: Layers) -> int:
     """Of what a layer keeps, the inputs of linear layers inside its MLP or experts."""
-    return sum(block.linear_inputs(job.model, sizes) for block in layer if not _is_recomputed(job, block))
+    kernels = core_kernels(job, layers, is_recomputed=False)
+    return sum(block.linear_inputs(job.model, sizes, kernels) for block in layer if not _is_recomputed(job, block))
 
 
 def backward_of_layer(job: JobSpec, layer: Layer, sizes: RankShape, layers: Layers) -> int:

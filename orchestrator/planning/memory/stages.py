@@ -96,7 +96,7 @@ def estimate_memory(job: JobSpec, padded_vocab: int, layers: Layers) -> Memory:
             }
         lasting["buffers"] += of_blocks + in_flight.between * sizes.stream
         lasting["optimizer"] -= shard(job, *matrices[pp], FP32)  # they have one moment
-        if (narrow := job.precision.quantization) and (copies := copies_of_weights(job, pp)):
+        if (narrow := job.precision.quantization) and (copies := copies_of_weights(job, layers, pp)):
             lasting[f"{narrow.field}_weights"] = copies
         moments = _moments(
             job, padded_vocab, layers, sizes, predicted, chunks, in_flight, count, experts[pp], lasting, first, last

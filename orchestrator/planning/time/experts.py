@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from orchestrator.kernel_selection.experts import LARGE_PRODUCT, groups_experts
+from orchestrator.kernel_selection.experts import groups_experts, is_large_product
 from orchestrator.models.blocks.base import NOTHING, ForwardBackward, Matrix, RoutedTokens, Routing
 from orchestrator.planning.time.communication import Group, group_of, linked_ranks
 from orchestrator.planning.time.kernels.gemm import gemm_seconds
@@ -15,7 +15,7 @@ def routed_seconds(setting: Setting, matrix: Matrix, routing: Routing) -> Forwar
     count, tokens = routing.experts // setting.shape.degrees.ep, setting.rows(matrix)
     weights = 0.0
     if not setting.is_frozen:
-        weights = count * gemm_seconds(outputs, inputs, tokens / count, setting.device, setting.products)
+        weights = count * gemm_seconds(outputs, inputs, tokens / count, setting.device, setting.expert_products)
     if setting.joins_experts:
         weights += setting.streaming(setting.device.fitted.experts.joined_gradients * count * inputs * outputs)
     slower = setting.device.fitted.experts.joined_products if setting.joins_experts else ForwardBackward(1, 1)
@@ -27,11 +27,14 @@ def routed_seconds(setting: Setting, matrix: Matrix, routing: Routing) -> Forwar
 
 def _grouped(setting: Setting, inputs: float, outputs: float, count: int, tokens: float, slower: float) -> float:
     """One product for each expert, or all in one kernel: which fills the processors, and still reads every weight."""
-    are_large = setting.joins_experts and tokens * inputs * outputs >= count * LARGE_PRODUCT
+    products, are_large = (
+        setting.expert_products,
+        setting.joins_experts and is_large_product(setting.job, inputs, outputs),
+    )
     if are_large or not groups_experts(setting.job, setting.kernels.layers):
-        return count * gemm_seconds(tokens / count, outputs, inputs, setting.device, setting.products)
+        return count * gemm_seconds(tokens / count, outputs, inputs, setting.device, products)
     read = setting.streaming((tokens * (inputs + outputs) + count * inputs * outputs) * setting.size)
-    return max(slower * gemm_seconds(tokens, outputs, inputs, setting.device, setting.products), read)
+    return max(slower * gemm_seconds(tokens, outputs, inputs, setting.device, products), read)
 
 
 def moving_seconds(setting: Setting, routed: RoutedTokens) -> ForwardBackward:

@@ -67,6 +67,11 @@ class Setting:
         """Whether kernels of the runtime's compute experts from the first product to the last."""
         return self.kernels.own_experts and joins_expert_mlp(self.job, self.kernels.layers)
 
+    @property
+    def expert_products(self) -> str:
+        """Format of the products of experts: kernels of the runtime's cast nothing."""
+        return self.dtype if self.joins_experts else self.products
+
     def routed(self, block: Block) -> RoutedTokens | None:
         """What a block brings to experts."""
         return block.routed(self.model, self.shape)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import pytest
+
 from orchestrator.migration.overrides import override
 from orchestrator.migration.to_megatron import to_megatron
 from orchestrator.migration.yaml_writer import job_text
@@ -84,3 +86,29 @@ def test_weighted_inputs_are_read_and_written(flags: Flags) -> None:
     written = to_megatron(migrated.job)
     assert ("--moe-apply-probs-on-input",) in [tuple(flag) for _, group in written.groups for flag in group]
     assert not flags(*said.split()).job.model.moe_apply_probs_on_input
+
+
+def test_grouped_experts_with_biases_are_written_without_fused_dropout(flags: Flags) -> None:
+    """megatron-core's TEGroupedMLP refuses `bias_dropout_fusion` beside biases, and the trainer has it on by itself."""
+    off = "--no-bias-dropout-fusion"
+    biased = ["--num-experts", "8", "--quick-geglu", "--expert-tensor-parallel-size", "1"]
+    for more, written in (
+        (["--moe-grouped-gemm"], True),
+        (["--moe-grouped-gemm", "--disable-bias-linear"], False),
+        (["--transformer-impl", "local"], False),
+    ):
+        migrated = flags(*biased, *more)
+        again = flags(*biased, *more, off)
+        assert (off in to_megatron(migrated.job).words) is written
+        assert again.job == migrated.job, "read back, it says nothing"
+    dense = flags("--quick-geglu")
+    assert off not in to_megatron(dense.job).words
+
+
+@pytest.mark.parametrize(("activation", "unfused"), [("gelu", True), ("gelu_tanh", True), ("quick_geglu", False)])
+def test_biases_of_experts_are_written_without_a_fused_gelu(activation: str, unfused: bool, flags: Flags) -> None:
+    """Beside them megatron-core's experts refuse it, and the trainer has it on by itself."""
+    job = flags("--num-experts", "8", "--expert-tensor-parallel-size", "1").job
+    written = to_megatron(job.changed(model={"activation": activation}))
+    assert written.words.count("--no-bias-gelu-fusion") == unfused
+    assert ("model.activation" in {each.path for each in written.unsaid}) is (activation == "gelu_tanh")

@@ -41,10 +41,13 @@ def test_latent_attention(flags: Flags) -> None:
     ],
 )
 def test_positions_of_latent_attention(flags: Flags, words: str, factors: Any) -> None:
-    model = flags(*LATENTS.split(), *words.split()).job.model
+    job = flags(*LATENTS.split(), *words.split()).job
+    model = job.model
     assert model.kv_lora_rank == 32
     scaling = model.rope_scaling
     assert (None if scaling is None else (scaling.mscale, scaling.mscale_all_dim)) == factors
+    unfused = "--no-rope-fusion" in to_megatron(job).words
+    assert unfused is (factors is None), "megatron-core's kernel rotates as YaRN does, and it refuses it else"
 
 
 def test_a_factor_below_1_is_refused(flags: Flags) -> None:

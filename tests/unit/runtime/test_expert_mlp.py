@@ -204,6 +204,32 @@ def test_weights_are_gathered_before_they_are_read(experts: Any) -> None:
     torch.testing.assert_close(found, wanted)
 
 
+class Scaled(Linear):
+    """With what Transformer Engine saves of FP8: nothing before it multiplies in it, or has loaded some."""
+
+    scales = torch.empty(0)
+
+    def get_extra_state(self) -> torch.Tensor:
+        return self.scales
+
+    def set_extra_state(self, state: torch.Tensor) -> None:
+        self.scales = state
+
+
+def test_scaling_factors_of_a_checkpoint_are_passed_over(kernel_stand_ins: None) -> None:
+    """Of a run whose experts were in FP8. Saved again, they would be old when a later one takes them up."""
+    module = grouped_mlp(gpt_oss=False)
+    module.linear_fc1 = Scaled(2 * INNER, HIDDEN, bias=False, apart=False)
+    saved = {**module.linear_fc1.state_dict(), "_extra_state": torch.ones(3)}
+    module.linear_fc1.load_state_dict(saved)
+    assert module.linear_fc1.state_dict()["_extra_state"].numel() == 3
+    module.linear_fc1 = Scaled(2 * INNER, HIDDEN, bias=False, apart=False)
+    join_expert_mlp(module, GATES["swiglu"], has_biases=False)
+    module.linear_fc1.load_state_dict(saved)
+    assert module.linear_fc1.state_dict()["_extra_state"].numel() == 0
+    torch.testing.assert_close(module.linear_fc1.weight2, saved["weight2"])
+
+
 @pytest.mark.parametrize("gpt_oss", [False, True])
 def test_their_plan_counts_what_they_keep(gpt_oss: bool, kernel_stand_ins: None) -> None:
     """Beside the tokens what goes into the gate, twice as wide as what comes from it, and that; of the plan the rest is
@@ -232,7 +258,9 @@ def test_their_plan_counts_what_they_keep(gpt_oss: bool, kernel_stand_ins: None)
         ({}, True),
         ({"precision": {"dtype": "fp16"}}, True),
         ({"precision": {"dtype": "fp32"}}, False),
-        ({"precision": {"dtype": "bf16", "fp8": {}}}, False),
+        ({"precision": {"dtype": "bf16", "fp8": {}}}, True),
+        ({"precision": {"dtype": "bf16", "fp8": {"recipe": "mxfp8"}}}, False),
+        ({"precision": {"dtype": "bf16", "fp8": {}}, "model": {**MIXTURE, "moe_ffn_hidden_size": 1 << 30}}, False),
         ({"model": {**MIXTURE, "activation": "geglu"}}, True),
         ({"model": {**MIXTURE, "activation": "quick_geglu", "add_bias_linear": True}}, True),
         ({"model": {**MIXTURE, "activation": "geglu_exact"}}, False),

@@ -32,9 +32,15 @@ def saved(model: ExpertFields, shape: RankShape, kernels: CoreKernels) -> int:
     return router + _routed(model, shape) + of_inner * _inner(model, shape) + of_shared * _shared(model, shape) + gated
 
 
-def inputs(model: ExpertFields, shape: RankShape) -> int:
-    """Of what is kept, the inputs of linear layers."""
-    return _routed(model, shape) + _inner(model, shape) + _shared(model, shape)
+def inputs(model: ExpertFields, shape: RankShape, kernels: CoreKernels) -> int:
+    """Of what is kept, the inputs of linear layers: of those that cast them, where some experts are no such layers."""
+    routed = 0 if kernels.joins_experts else _routed(model, shape) + _inner(model, shape)
+    return routed + _shared(model, shape)
+
+
+def copied_inputs(model: ExpertFields, shape: RankShape) -> int:
+    """What the router takes is also the shared expert's input."""
+    return shape.stream if model.shared_expert_size else 0
 
 
 def backward(model: ExpertFields, shape: RankShape, kernels: CoreKernels) -> int:

@@ -119,6 +119,7 @@ def write(writer: FlagWriter) -> None:
     scaling = model.rope_scaling
     if scaling is None:
         writer.add("MODEL", _ROPE_TYPE, "rope")
+        writer.add("RUNTIME", "no-rope-fusion")  # megatron-core's kernel for this attention is YaRN's
         return
     plain = {"beta_fast": 32.0, "beta_slow": 1.0, "attention_factor": None, "truncate": True, "type": "yarn"}
     both = (scaling.mscale is None) == (scaling.mscale_all_dim is None)

@@ -10,9 +10,9 @@ if TYPE_CHECKING:
     from orchestrator.models.blocks.model_fields import Fields
 
 
-def inputs(model: Fields, shape: RankShape) -> int:
-    """Of what is kept, the input of its second matrix: the inner activation, without a gate."""
-    return shape.tokens * (model.ffn_size // shape.tp) * shape.width
+def inputs(model: Fields, shape: RankShape, kernels: CoreKernels) -> int:
+    """Of what is kept, the input of its second matrix."""
+    return _inner(model, shape)
 
 
 def halves(model: Fields) -> int:
@@ -23,10 +23,10 @@ def halves(model: Fields) -> int:
 def saved(model: Fields, shape: RankShape, kernels: CoreKernels) -> int:
     """The activation's input, and its output for the second linear. ReLU needs its output alone."""
     if model.activation == "quick_geglu":
-        return quick_gate(model) * inputs(model, shape)
+        return quick_gate(model) * _inner(model, shape)
     if model.activation == "geglu_exact" and not kernels.joins_gate:
-        return exact_gate(shape) * inputs(model, shape)
-    return (halves(model) + (model.activation != "relu")) * inputs(model, shape)
+        return exact_gate(shape) * _inner(model, shape)
+    return (halves(model) + (model.activation != "relu")) * _inner(model, shape)
 
 
 def quick_gate(model: Fields) -> int:
@@ -47,7 +47,7 @@ def backward(model: Fields, shape: RankShape, kernels: CoreKernels) -> int:
     """The most that its backward pass takes beyond everything that the layer had saved when it began. Three moments
     compete: gradients appear while what was saved is still needed.
     """
-    inside, of_first = inputs(model, shape), halves(model)
+    inside, of_first = _inner(model, shape), halves(model)
     gradient, weight = shape.stream, model.ffn_size // shape.tp * shape.hidden * shape.width
     gathered = shape.whole_stream if shape.sequence_parallel else 0
     masked = shape.stream if model.hidden_dropout > 0 else 0
@@ -62,3 +62,8 @@ def backward(model: Fields, shape: RankShape, kernels: CoreKernels) -> int:
         second_linear += int(shape.whole_stream * cast)
         first_linear += int(of_first * inside * cast + inside * narrow)
     return max(second_linear, activation, first_linear)
+
+
+def _inner(model: Fields, shape: RankShape) -> int:
+    """The inner activation, without a gate."""
+    return shape.tokens * (model.ffn_size // shape.tp) * shape.width

@@ -21,7 +21,7 @@ def casting_seconds(setting: Setting, linears: Iterable[Linear]) -> ForwardBackw
 
 def expert_casting_seconds(setting: Setting, matrix: Matrix, routing: Routing) -> ForwardBackward:
     """The same of a matrix that each expert of a rank has."""
-    if not setting.quantizes:
+    if setting.expert_products == setting.dtype:
         return NOTHING
     return _cast(setting, setting.rows(matrix), *setting.part(matrix), routing.experts // setting.shape.degrees.ep)
 

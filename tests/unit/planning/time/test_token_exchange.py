@@ -100,19 +100,22 @@ def test_what_is_in_graphs_the_host_does_not_start(make_job: Any) -> None:
     assert held["attention"]["overhead"] > held["layers"]["overhead"], "counts are not waited for within a graph"
 
 
-def test_operands_of_experts_are_cast(make_job: Any) -> None:
+@pytest.mark.parametrize(("own", "of_element"), [(False, 6), (True, 0)], ids=["megatron-core", "own experts"])
+def test_operands_of_experts_are_cast(make_job: Any, own: bool, of_element: int) -> None:
     """One expert more of a token: its input and what is between its matrices forward, the gradients of both outputs
-    backward, at 6 bytes an element (tensorwise).
+    backward, at 6 bytes an element (tensorwise). Kernels of the runtime multiply these in 16 bits.
     """
+    kernels = replace(TRANSFORMER_ENGINE, own_experts=own)
 
     def cast(chosen: int) -> float:
         narrow, wide = (
-            parts(job_of(make_job, moe_router_topk=chosen, precision=each))["memory_bound"]
+            parts(job_of(make_job, moe_router_topk=chosen, precision=each), kernels)["memory_bound"]
             for each in ({"fp8": {"recipe": "tensorwise"}}, {})
         )
         return narrow - wide
 
-    assert cast(2) - cast(1) == pytest.approx(streamed(6 * TOKENS * (HIDDEN + INNER + 2 * INNER + HIDDEN)))
+    operands = TOKENS * (HIDDEN + INNER + 2 * INNER + HIDDEN)
+    assert cast(2) - cast(1) == pytest.approx(streamed(of_element * operands), abs=1e-12)
 
 
 @pytest.mark.parametrize(

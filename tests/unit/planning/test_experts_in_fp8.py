@@ -1,0 +1,137 @@
+"""Which routed experts of a job in FP8 multiply in 16 bits, in kernels of ours, and what the plan makes of it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from orchestrator.kernel_selection.experts import LARGE_PRODUCT, is_large_product, joins_expert_mlp
+from orchestrator.models.layers import layers as layers_of
+from orchestrator.planning.hardware import device_named
+from orchestrator.planning.memory import estimate_memory
+from orchestrator.planning.memory.layer import rank_shape
+from orchestrator.planning.time.kernels.accesses import TRANSFORMER_ENGINE, Kernels, kernels_of
+from orchestrator.planning.time.setting import setting_of
+from orchestrator.planning.time.step import estimate_with
+from orchestrator.planning.vocabulary import vocabulary
+from orchestrator.spec.job import JobSpec
+from orchestrator.spec.loading import load_text
+
+TE = "transformer_engine"
+LAYERS, TOKENS = 12, 8192
+PUBLISHED = [
+    # preset, GPUs, TP, EP, ETP, sequences of 4,096 of a micro-batch; whether 16-bit kernels of ours compute its experts
+    ("qwen3-30b-a3b", 2, 1, 2, 1, 2, True),
+    ("qwen3-30b-a3b", 8, 1, 8, 1, 1, True),
+    ("qwen3-30b-a3b", 16, 1, 16, 1, 4, False),
+    ("qwen3-30b-a3b", 8, 4, 8, 1, 4, True),
+    ("qwen3-235b-a22b", 64, 1, 4, 1, 1, True),
+    ("qwen3-235b-a22b", 64, 1, 32, 1, 1, False),
+    ("granite3.0-3b-a800m", 8, 1, 1, 1, 2, True),
+    ("granite3.0-1b-a400m", 8, 1, 8, 1, 1, True),
+    ("olmoe-1b-7b", 8, 1, 8, 1, 1, False),
+    ("olmoe-1b-7b", 8, 1, 1, 1, 1, True),
+    ("qwen1.5-moe-a2.7b", 4, 1, 4, 1, 1, True),
+    ("mixtral-8x7b", 8, 1, 8, 1, 1, False),
+    ("mixtral-8x7b", 8, 8, 1, 8, 1, True),
+    ("llama4-scout", 64, 4, 16, 1, 1, False),
+]
+
+
+def job_of(preset: str, gpus: int, tp: int, ep: int, etp: int, sequences: int, *overrides: str) -> JobSpec:
+    return load_text(
+        f"""
+name: row
+model: {{preset: {preset}, seq_length: 4096}}
+parallelism:
+  tensor_model_parallel_size: {tp}
+  sequence_parallel: {str(tp > 1).lower()}
+  expert_model_parallel_size: {ep}
+  expert_tensor_parallel_size: {etp}
+batch: {{micro_batch_size: {sequences}, num_micro_batches: 4}}
+precision: {{fp8: {{}}}}
+data: {{random_tokens: true}}
+optimizer: {{lr: 1.0e-4}}
+schedule: {{train_iters: 10}}
+launch: {{nodes: {-(-gpus // 8)}, gpus_per_node: {min(gpus, 8)}, gpu: H200}}
+""",
+        overrides=overrides,
+    ).job
+
+
+def small(*overrides: str) -> JobSpec:
+    """Qwen3-30B-A3B with fewer layers: 64 experts on each of two ranks."""
+    return job_of("qwen3-30b-a3b", 2, 1, 2, 1, 2, f"model.num_layers={LAYERS}", *overrides)
+
+
+def in_bf16() -> JobSpec:
+    return small("precision.fp8=null")
+
+
+def parts(job: JobSpec, kernels: Kernels) -> dict[str, float]:
+    return estimate_with(job, vocabulary(job).padded_size, kernels, device_named("H200")).parts
+
+
+def memory(job: JobSpec) -> dict[str, int]:
+    [stage] = estimate_memory(job, vocabulary(job).padded_size, TE).stages
+    return stage.parts
+
+
+@pytest.mark.parametrize("row", PUBLISHED, ids=lambda row: "-".join(map(str, row[:-1])))
+def test_small_experts_of_published_models_stay_in_16_bits(row: tuple[Any, ...]) -> None:
+    *what, joined = row
+    for recipe in ("delayed", "tensorwise", "blockwise"):
+        job = job_of(*what, f"precision.fp8.recipe={recipe}")
+        assert joins_expert_mlp(job, TE) is joined
+        assert not joins_expert_mlp(job, "torch")
+    microscaled = job_of(*what, "precision.fp8.recipe=mxfp8", "launch.gpu=B200")
+    assert not joins_expert_mlp(microscaled, TE)
+
+
+@pytest.mark.parametrize("row", PUBLISHED, ids=lambda row: "-".join(map(str, row[:-1])))
+def test_the_selection_counts_the_rows_that_the_plan_times(row: tuple[Any, ...]) -> None:
+    job = job_of(*row[:-1])
+    setting = setting_of(job, vocabulary(job).padded_size, kernels_of(job, TE), device_named("H200"))
+    matrices = [each for block in layers_of(job.model)[-1] for each in block.parameters.matrices(job.model)]
+    for matrix in matrices:
+        if matrix.routing is not None:
+            inputs, outputs = setting.part(matrix)
+            local = matrix.routing.experts // job.parallelism.expert_model_parallel_size
+            counted = setting.rows(matrix) * inputs * outputs
+            assert is_large_product(job, inputs, outputs) is (counted >= local * LARGE_PRODUCT)
+
+
+def test_experts_are_planned_as_in_bf16_and_all_else_in_fp8() -> None:
+    """Products at the rate of 16 bits, and no casts: attention alone gains."""
+    narrow, wide = small(), in_bf16()
+    own, others = TRANSFORMER_ENGINE, replace(TRANSFORMER_ENGINE, own_experts=False)
+    [of_own, of_wide], [of_others] = (parts(each, own) for each in (narrow, wide)), [parts(narrow, others)]
+    assert of_others["gemm"] < of_own["gemm"] < of_wide["gemm"]
+    assert of_wide["memory_bound"] < of_own["memory_bound"] < of_others["memory_bound"]
+    assert of_own["expert_parallel"] == of_wide["expert_parallel"]
+
+
+def test_experts_have_no_copies_in_fp8() -> None:
+    """Nor do their inputs: those of the first linears of an attention are half as large, and what it gives is there
+    once more, as delayed scaling has it.
+    """
+    narrow, wide = memory(small()), memory(in_bf16())
+    model, sizes = small().model, rank_shape(small())
+    heads = model.num_attention_heads * model.head_dim
+    of_attention = model.hidden_size * (2 * heads + 2 * model.query_groups * model.head_dim)
+    assert LAYERS * 2 * of_attention <= narrow["fp8_weights"] < LAYERS * 2.1 * of_attention
+    assert narrow["activations"] - wide["activations"] == LAYERS * (TOKENS * heads - sizes.stream // 2)
+    tensorwise = memory(small("precision.fp8.recipe=tensorwise"))
+    assert tensorwise["activations"] - wide["activations"] == -LAYERS * sizes.stream // 2
+
+
+def test_a_shared_expert_is_in_fp8() -> None:
+    """It casts its input, which the router keeps as it is."""
+    jobs = [job_of("qwen1.5-moe-a2.7b", 4, 1, 4, 1, 1, *more) for more in ((), ("precision.fp8=null",))]
+    narrow, wide = map(memory, jobs)
+    model, sizes = jobs[0].model, rank_shape(jobs[0])
+    heads, inside = model.num_attention_heads * model.head_dim, model.shared_expert_size
+    less = sizes.stream // 2 + sizes.tokens * inside - sizes.tokens * heads - sizes.stream // 2
+    assert wide["activations"] - narrow["activations"] == model.num_layers * less
