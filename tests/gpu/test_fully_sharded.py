@@ -40,6 +40,7 @@ CASES: dict[str, dict[str, dict[str, Any]]] = {
         "runtime": {"layers": "transformer_engine", "attention_backend": "fused"},
         "model": EXPERTS,
         "parallelism": {"expert_model_parallel_size": 2},
+        "optimizer": {"lr": 1e-4},  # at 1e-3 the norms of gradients halve in ten steps, and a router's choice flips
     },
 }
 HOW = {"whole": None, "full": "full"}
@@ -57,7 +58,7 @@ def job_of(case: str, how: str, steps: int = STEPS) -> JobSpec:
             "precision": {"dtype": "bf16", **sections.get("precision", {})},
             "parallelism": layout(dp=2, fsdp=HOW[how], **sections.get("parallelism", {})),
             "runtime": {"cuda_graphs": False, **sections["runtime"]},
-            "optimizer": {"lr": 1e-3},
+            "optimizer": {"lr": 1e-3, **sections.get("optimizer", {})},
             "schedule": {"train_iters": steps, "lr_warmup_iters": 2, "lr_decay_iters": STEPS},
         },
     )
