@@ -122,6 +122,6 @@ TRAINER_ROWS = {
     "qwen3-12-ep2-fp8": Row("gpt-1.7b", 2, 4, 16, _qwen3(12, 2, *_FP8)),
     "qwen3-8-ep2": Row("gpt-1.7b", 2, 2, 16, _qwen3(8, 2)),
 }
-"""With experts, beside Megatron-LM's trainer: rows of four GPUs of 141 GB, what four of 80 GB have room for, and half of
-each for two GPUs.
+"""With experts, beside Megatron-LM's trainer: rows of four GPUs of 141 GB, what four of 80 GB have room for, and half
+of each for two GPUs.
 """
