@@ -56,10 +56,11 @@ def test_a_factor_below_1_is_refused(flags: Flags) -> None:
 
 
 def test_megatron_s_own_layers_are_not_asked_for() -> None:
-    """Its attention takes no values of another width than keys."""
+    """Its attention takes no values of another width than keys, and no bias for relative positions."""
     latent = {"kv_lora_rank": 16, "qk_head_dim": 16, "qk_pos_emb_head_dim": 8, "v_head_dim": 12}
     of_latents = {**latent, "add_bias_linear": False, "normalization": "RMSNorm", "activation": "swiglu"}
-    for model, is_written in (({}, True), (of_latents, False)):
+    of_distances = {"architecture": "t5", "position_embedding_type": "relative", "decoder_seq_length": 32}
+    for model, is_written in (({}, True), (of_latents, False), (of_distances, False)):
         command = to_megatron(four_layer_job("job", model=model, runtime={"layers": "torch"}))
         assert ("--transformer-impl" in command.words) is is_written
         assert ("runtime.layers" in [each.path for each in command.otherwise]) is not is_written

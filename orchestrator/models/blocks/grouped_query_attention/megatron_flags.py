@@ -1,10 +1,17 @@
-"""Grouped-query attention: flags that no field has."""
+"""Grouped-query attention: flags that no field has, and layers that Megatron-LM has for all positions."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.models.blocks.flags import BlockFlags, FlagPattern, FlagsWithoutField
+from orchestrator.models.blocks.flags import (
+    BlockFlags,
+    FlagGroup,
+    FlagPattern,
+    FlagsWithoutField,
+    FlagWriter,
+    GivenFlags,
+)
 
 if TYPE_CHECKING:
     from orchestrator.models.blocks.model_fields import GroupedQueryFields
@@ -12,6 +19,16 @@ if TYPE_CHECKING:
 _VARIANT = "this variant of the model is not in this version"
 _OF_ROPE = ("rotary_percent", "rotary_base", "rope_scaling")
 _OF_DISTANCE = ("relative_attention_num_buckets", "relative_attention_max_distance")
+
+
+def read(given: GivenFlags) -> None:
+    """Nothing."""
+
+
+def write(writer: FlagWriter) -> None:
+    if writer.job.model.position_embedding_type == "relative" and writer.job.runtime.layers == "torch":
+        writer.take_back("transformer-impl")
+        writer.say_otherwise("runtime.layers", "Megatron-LM has relative positions with Transformer Engine only")
 
 
 def _network(model: GroupedQueryFields) -> dict[str, Any]:
@@ -31,6 +48,7 @@ def _network(model: GroupedQueryFields) -> dict[str, Any]:
 
 
 FLAGS = BlockFlags(
+    translated=(FlagGroup({}, read, write, ()),),
     without_field=(
         FlagsWithoutField("rotary-interleaved", _VARIANT, "training", "model.position_embedding_type"),
         FlagsWithoutField("qk-l2-norm", _VARIANT, "training", "model.qk_layernorm"),
