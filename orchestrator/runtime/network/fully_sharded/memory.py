@@ -34,7 +34,7 @@ def is_alone_in_memory(tensor: torch.Tensor) -> bool:
 @contextmanager
 def without_memory(device: torch.device, dtype: torch.dtype) -> Iterator[None]:
     """Inside, the weights of this format of each layer that megatron-core builds are moved to this device, and lose
-    their memory: so there is no more than one layer of a rank in memory, whose weights `FullyShardedDataParallel` fills.
+    their memory: so there is no more than one layer of a rank in memory, which `FullyShardedDataParallel` fills.
     """
     builders = [vars(module) for module in (transformer_block, mamba_block, multi_token_prediction)]
     original = builders[0]["build_module"]
