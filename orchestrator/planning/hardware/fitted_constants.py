@@ -86,6 +86,7 @@ class Experts(_Constants):
     moved: ForwardBackward
     sorted: ForwardBackward
     routed: ForwardBackward
+    streamed_routing: ForwardBackward
     biased: ForwardBackward
     clamped: ForwardBackward
     joined_biased: ForwardBackward
@@ -95,6 +96,7 @@ class Experts(_Constants):
     launches_of_expert: ForwardBackward
     launches_of_bias: ForwardBackward
     counting_seconds: float
+    joined_counting_seconds: float
 
 
 class Adapters(_Constants):

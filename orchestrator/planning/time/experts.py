@@ -40,10 +40,11 @@ def _grouped(setting: Setting, inputs: float, outputs: float, count: int, tokens
 def moving_seconds(setting: Setting, routed: RoutedTokens) -> ForwardBackward:
     """Routing, and sorting tokens by expert and back, in memory."""
     fitted, moved = setting.device.fitted.experts, setting.kernels.token_exchange.moved
-    found = NOTHING.plus(moved or fitted.moved, routed.sent * setting.size)
     if moved is None:
+        found = NOTHING.plus(fitted.moved, routed.sent * setting.size).plus(fitted.routed, routed.scores)
         found = found.plus(fitted.sorted, routed.computed * setting.size if routed.experts > 1 else 0.0)
-    found = found.plus(fitted.routed, routed.scores)
+    else:
+        found = NOTHING.plus(moved, routed.sent * setting.size).plus(fitted.streamed_routing, routed.scores)
     if setting.joins_experts:
         found = found.plus(fitted.joined_biased, routed.biased * setting.size)
     else:

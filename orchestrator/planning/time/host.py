@@ -42,8 +42,8 @@ def with_host(
     host, gaps = starts(setting, layers, shares, again).plus(more)
     ahead = _waits(each.forward, host.forward, gaps.forward)
     never = setting.device.is_cpu or setting.captured or setting.kernels.replayed == "layers"
-    waits = 0.0 if never else _waits_for_gpu(setting, shares)
-    waiting = waits * setting.device.fitted.experts.counting_seconds * layers
+    waits, fitted = 0.0 if never else _waits_for_gpu(setting, shares), setting.device.fitted.experts
+    waiting = waits * (fitted.joined_counting_seconds if setting.joins_experts else fitted.counting_seconds) * layers
     back = _waits(each.backward, host.backward, gaps.backward)
     return Pass(add(each.forward, ahead, {"overhead": waiting}), add(each.backward, back))
 

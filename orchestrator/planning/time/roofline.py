@@ -20,6 +20,7 @@ IDEAL = Kernels(
     rope=ForwardBackward(2, 2),
     projection=ForwardBackward(2, 2),
     gelu=ForwardBackward(2, 3),
+    latent_copies=ForwardBackward(2, 2),
     attention_layout=ForwardBackward(0, 0),
     joins=0,
     dropout=ForwardBackward(0.5, 1.5),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from orchestrator.models.blocks.base import CoreWork, ForwardBackward
+from orchestrator.models.blocks.base import NOTHING, CoreWork, ForwardBackward
 from orchestrator.models.blocks.latent_attention.parameters import key_width, kv_rank
 
 if TYPE_CHECKING:
@@ -18,8 +18,7 @@ def moved(model: LatentFields, work: CoreWork) -> ForwardBackward:
     heads = work.tokens * model.num_attention_heads / work.tp
     rotated = (heads + work.tokens) * model.qk_pos_emb_head_dim
     joined = heads * (2 * key_width(model) + model.v_head_dim)
-    copies = ForwardBackward(2 * joined, 2 * joined)  # read and written, in both passes
-    moved = copies.plus(work.kernels.rope, rotated)
+    moved = NOTHING.plus(work.kernels.rope, rotated).plus(work.kernels.latent_copies, joined)
     latents = work.tokens * ((model.q_lora_rank or 0) + kv_rank(model))
     return moved.plus(work.norm, latents) if model.qk_layernorm else moved
 

@@ -30,7 +30,9 @@ class TokenExchange(NamedTuple):
     overlaps: bool = False
     """Whether it runs beside a pass over another micro-batch (megatron-core's overlap_moe_expert_parallel_comm)."""
     moved: ForwardBackward | None = None
-    """Accesses of [tokens * chosen experts, h] to sort tokens by expert and back, where they are not as fitted."""
+    """Accesses of [tokens * chosen experts, h] to sort tokens by expert and back, where neither these nor the router's
+    are as fitted.
+    """
     waits_for_counts: int = 1
     """How often the host waits to know how many tokens each expert has: never where they are padded to a capacity."""
 
@@ -50,6 +52,10 @@ class Kernels:
     """Accesses of [tokens, h] for one norm."""
     rope: ForwardBackward
     """Accesses of queries and keys each, to rotate them one after the other."""
+    latent_copies: ForwardBackward
+    """Accesses of queries, keys and values of latent attention, to join the parts of queries and keys, and to take
+    values out of their projection.
+    """
     attention_layout: ForwardBackward
     """Accesses of [tokens, query width] to bring attention's output back into [s, b, h]."""
     joins: float

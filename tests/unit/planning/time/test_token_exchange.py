@@ -87,7 +87,7 @@ def test_an_exchange_beside_another_pass_costs_what_is_left_of_it(make_job: Any)
 
 
 def test_no_counts_no_wait(make_job: Any) -> None:
-    job, wait = job_of(make_job), device_named("H100").fitted.experts.counting_seconds
+    job, wait = job_of(make_job), device_named("H100").fitted.experts.joined_counting_seconds
     counted, padded = (parts(job, exchanging(waits_for_counts=each))["step"] for each in (1, 0))
     waits = LAYERS * MICRO_BATCHES * wait
     assert waits <= counted - padded < 1.1 * waits, "and the slowest of eight GPUs a little more"
