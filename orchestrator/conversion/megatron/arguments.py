@@ -291,11 +291,15 @@ def to_arguments(job: JobSpec, *, iteration: int, consumed_samples: int, padded_
     }
 
 
+_SWITCHED_OFF = {"no_rope_fusion": "apply_rope_fusion"}
+"""By flags, arguments with names of their own."""
+
+
 def _argument(flag: tuple[str, ...]) -> tuple[str, Any]:
     """The name and the value of a flag as its parser has them."""
     name, words = flag[0].removeprefix("--").replace("-", "_"), flag[1:]
     if not words:
-        return (name.removeprefix("no_"), False) if name.startswith("no_") else (name, True)
+        return (_SWITCHED_OFF.get(name, name.removeprefix("no_")), False) if name.startswith("no_") else (name, True)
     values = [_value(word) for word in words]
     return name, values[0] if len(values) == 1 else values
 
