@@ -173,9 +173,12 @@ def import_all() -> None:
 
 def serve(listening: socket.socket, modules: Sequence[str]) -> None:
     """Fork a supervisor for each request on standard input."""
-    import_all()
-    for module in modules:
-        importlib.import_module(module)
+    from orchestrator.imports import staying
+
+    with staying():
+        import_all()
+        for module in modules:
+            importlib.import_module(module)
     afresh = uses_cuda()
     if afresh:
         print("importing has begun to use CUDA: every rank imports for itself", file=sys.stderr, flush=True)
