@@ -296,6 +296,9 @@ def stand_for(connection: socket.socket) -> None:
     for number, stream in enumerate(streams):
         os.dup2(stream, number)
         os.close(stream)
+    # Ours may have been of another kind, which can be rewound.
+    sys.stdout = open(1, "w", closefd=False)  # noqa: SIM115
+    sys.stderr = open(2, "w", buffering=1, errors="backslashreplace", closefd=False)  # noqa: SIM115
     os.chdir(request["cwd"])
     env, module, arguments = request["env"], request["module"], request["arguments"]
     connection.sendall(f"{os.getpid()}\n".encode())
