@@ -5,7 +5,6 @@ Its own arguments are programs that commands become: `orchestrator.dashboard` is
 
 from __future__ import annotations
 
-import gc
 import importlib
 import json
 import os
@@ -19,6 +18,7 @@ from typing import Any, NoReturn
 from unittest.mock import patch
 
 import orchestrator.cli.main as front
+from orchestrator.imports import staying
 
 _LONGEST_REQUEST = 1 << 20
 
@@ -26,11 +26,11 @@ _LONGEST_REQUEST = 1 << 20
 def serve() -> None:
     """Fork a process for each command until nobody can ask for one."""
     programs: dict[str, Callable[[Sequence[str]], int]] = {}
-    for entry in front.COMMANDS:
-        front.command_of(entry.name)  # imported, and its parameters known
-    for name in sys.argv[1:]:
-        programs[name] = importlib.import_module(f"{name}.program").main
-    gc.freeze()
+    with staying():
+        for entry in front.COMMANDS:
+            front.command_of(entry.name)  # imported, and its parameters known
+        for name in sys.argv[1:]:
+            programs[name] = importlib.import_module(f"{name}.program").main
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     control = socket.socket(fileno=os.dup(0))
     while True:

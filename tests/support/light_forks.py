@@ -7,7 +7,6 @@ for programs that others start (forked/) asks it as it does the one of ranks.py.
 
 from __future__ import annotations
 
-import gc
 import importlib
 import importlib.util
 import json
@@ -121,19 +120,20 @@ class LightForks:
 def serve(listening: socket.socket, modules: Sequence[str]) -> None:
     """Fork for each who asks, until standard input ends."""
     sys.path.append(str(TESTS))
+    from orchestrator.imports import staying
     from support.ranks import stand_for
 
-    for name in modules:
-        spec = importlib.util.find_spec(name)
-        assert spec is not None
-        program = name if spec.submodule_search_locations is None else f"{name}.__main__"
-        importlib.import_module(program)
-        # Its own code is executed anew, as `-m` does; what it imports is there.
-        del sys.modules[program]
-        package, _, own = program.rpartition(".")
-        del vars(sys.modules[package])[own]
+    with staying():
+        for name in modules:
+            spec = importlib.util.find_spec(name)
+            assert spec is not None
+            program = name if spec.submodule_search_locations is None else f"{name}.__main__"
+            importlib.import_module(program)
+            # Its own code is executed anew, as `-m` does; what it imports is there.
+            del sys.modules[program]
+            package, _, own = program.rpartition(".")
+            del vars(sys.modules[package])[own]
     del os.environ[_ROOM]
-    gc.freeze()
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     while sys.stdin not in select.select([sys.stdin, listening], [], [])[0]:
         connection, _ = listening.accept()

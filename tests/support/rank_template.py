@@ -76,10 +76,12 @@ def serve(listening: socket.socket) -> None:
     while sys.stdin not in select.select([sys.stdin, listening], [], [])[0]:
         connection, _ = listening.accept()
         sys.path.append(str(Path(__file__).parents[1]))
+        from orchestrator.imports import staying
         from support import ranks
 
         sys.path.pop()
-        ranks.import_all()
+        with staying():
+            ranks.import_all()
         signal.signal(signal.SIGCHLD, signal.SIG_IGN)
         with connection:
             if os.fork() == 0:

@@ -22,7 +22,6 @@ import runpy
 import select
 import signal
 import socket
-import struct
 import subprocess
 import sys
 import threading
@@ -37,6 +36,7 @@ _SECONDS_TO_END = 10.0
 _FIRST_PORT = 10_000
 _TORCHRUN = Path(__file__).parent / "quick_torchrun" / "torch" / "distributed" / "run.py"
 _REAL_TORCHRUN = Path(__file__).with_name("torchrun_with_forks.py")
+_ASKING = Path(__file__).with_name("asking.py")
 _FORKED = Path(__file__).parent / "forked"
 _TESTS = Path(__file__).parents[1]
 ROOM = "ROOM_FOR_VARIABLES"
@@ -173,9 +173,12 @@ def import_all() -> None:
 
 def serve(listening: socket.socket, modules: Sequence[str]) -> None:
     """Fork a supervisor for each request on standard input."""
-    import_all()
-    for module in modules:
-        importlib.import_module(module)
+    from orchestrator.imports import staying
+
+    with staying():
+        import_all()
+        for module in modules:
+            importlib.import_module(module)
     afresh = uses_cuda()
     if afresh:
         print("importing has begun to use CUDA: every rank imports for itself", file=sys.stderr, flush=True)
@@ -285,7 +288,7 @@ def uses_cuda() -> bool:
 
 def stand_for(connection: socket.socket) -> None:
     """Run a program in the place of one that was started, and say how it ended. Never returns."""
-    is_elsewhere = enter_the_machine_of(connection)
+    is_elsewhere = runpy.run_path(str(_ASKING))["take_the_place_of_who_asks"](connection)
     os.setsid()
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     size, streams, _, _ = socket.recv_fds(connection, 4, 3)
@@ -293,6 +296,9 @@ def stand_for(connection: socket.socket) -> None:
     for number, stream in enumerate(streams):
         os.dup2(stream, number)
         os.close(stream)
+    # Ours may have been of another kind, which can be rewound.
+    sys.stdout = open(1, "w", closefd=False)  # noqa: SIM115
+    sys.stderr = open(2, "w", buffering=1, errors="backslashreplace", closefd=False)  # noqa: SIM115
     os.chdir(request["cwd"])
     env, module, arguments = request["env"], request["module"], request["arguments"]
     connection.sendall(f"{os.getpid()}\n".encode())
@@ -317,23 +323,6 @@ def stand_for(connection: socket.socket) -> None:
     with contextlib.suppress(BrokenPipeError):  # whoever asked has been killed
         connection.sendall(f"{code}\n".encode())
     os._exit(code)
-
-
-def enter_the_machine_of(connection: socket.socket) -> bool:
-    """Go on in the network, with the host name and among the processes of whoever asks: on a machine of the tests' own
-    (slurm/machine.py) they are others than here. Whether they are.
-    """
-    asking, _, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
-    if os.readlink(f"/proc/{asking}/ns/pid") == os.readlink("/proc/self/ns/pid"):
-        return False
-    libc = ctypes.CDLL(None, use_errno=True)
-    for namespace in [os.open(f"/proc/{asking}/ns/{kind}", os.O_RDONLY) for kind in ("net", "uts", "pid", "mnt")]:
-        if libc.setns(namespace, 0):
-            raise OSError(ctypes.get_errno(), "setns")
-        os.close(namespace)
-    if os.fork():  # a process keeps its own number: the first with one of that machine is its child
-        os._exit(0)
-    return True
 
 
 def end_with(connection: socket.socket) -> None:

@@ -105,13 +105,31 @@ def test_the_folder_is_hostile(hostile: Hostile) -> None:
         marker.unlink()
 
 
-PROGRAMS = ("dashboard", "dashboard.report", "launch", "runtime.calibration", "runtime.health")
+PROGRAMS = ("dashboard", "dashboard.report", "launch")
 """But for those that `test_from_text_to_texts_there` has started: of the data, the notifications and the trackers."""
+WITH_TORCH = ("orchestrator.runtime.calibration", "orchestrator.runtime.health")
+EACH_FORKED = """
+import os, runpy, sys
+import torch
+for name in sys.argv[1:]:
+    if not (pid := os.fork()):
+        sys.argv = [name, "--help"]
+        runpy.run_module(name, run_name="__main__", alter_sys=True)
+    if os.waitpid(pid, 0)[1]:
+        sys.exit(f"{name} has failed")
+"""
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_programs_start_there(hostile: Hostile, name: str) -> None:
     assert "usage" in hostile(*module_command(f"orchestrator.{name}", "--help")).stdout.lower()
+
+
+def test_programs_with_torch_start_there(hostile: Hostile) -> None:
+    """Forked from one process that is started as they are, and imports torch for them."""
+    starts = [module_command(name, "--help") for name in WITH_TORCH]
+    [options] = {tuple(start[: start.index("-m")]) for start in starts}
+    assert hostile(*options, "-c", EACH_FORKED, *WITH_TORCH).stdout.lower().count("usage") == len(WITH_TORCH)
 
 
 def test_the_command_itself(hostile: Hostile) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from baseline.packing import kept, unpack
 from fastapi.testclient import TestClient
+from support.light_forks import LightForks
 from support.odd_files import whole_run
 
 from orchestrator.api.housekeeping.deletion import doomed_with
@@ -24,10 +25,20 @@ from orchestrator.sweeps.ledger import all_sweeps
 
 
 @pytest.fixture
+def _commands_are_forked(light_forks: LightForks, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of what the page starts; in a browser (tests/browser/test_actions.py) they are started."""
+    for name, value in {**light_forks.variables(), "FORKED_TOO": "orchestrator"}.items():
+        monkeypatch.setenv(name, value)
+
+
+@pytest.fixture
 def run(tmp_path: Path) -> RunDir:
-    return whole_run("finished", tmp_path / "runs")
+    made = whole_run("finished", tmp_path / "runs")
+    (made.path / "mlflow.json").unlink()  # what it knows is told, by a process that nobody here waits for
+    return made
 
 
+@pytest.mark.usefixtures("_commands_are_forked")
 def test_labels_and_deleting_on_the_page_of_a_run(run: RunDir) -> None:
     runs_dir = run.path.parent.parent
     settings = Settings(runs_dir, allows_actions=True)

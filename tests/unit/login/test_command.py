@@ -15,6 +15,7 @@ import threading
 from pathlib import Path
 
 import pytest
+from support.commands import Commands, Said
 from support.training import four_layer_job
 
 from orchestrator.launch.code.code_version import CodeState
@@ -35,7 +36,8 @@ COMMAND = [sys.executable, "-P", "-m", "orchestrator"]
 class Laptop:
     """A folder with a profile, from which commands go to another folder."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, commands: Commands) -> None:
+        self._commands = commands
         self.project, self.there = folder / "project", folder / "there"
         (self.project / "clusters").mkdir(parents=True)
         (folder / "bin").mkdir()
@@ -48,17 +50,9 @@ class Laptop:
         self.env = {**kept, "HOME": str(folder / "home"), "PATH": f"{folder / 'bin'}:{os.environ['PATH']}"}
         (folder / "home").mkdir()
 
-    def __call__(self, *words: str | Path, typed: str = "") -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [*COMMAND, *map(str, words)],
-            cwd=self.project,
-            env=self.env,
-            input=typed,
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-        )
+    def __call__(self, *words: str | Path) -> Said:
+        """One that starts as any other: it is forked."""
+        return self._commands(*words, cwd=self.project, env=self.env, timeout=120)
 
     def start(self, *words: str) -> subprocess.Popen[str]:
         pipe = subprocess.PIPE
@@ -82,8 +76,8 @@ class Laptop:
 
 
 @pytest.fixture
-def laptop(tmp_path: Path) -> Laptop:
-    return Laptop(tmp_path)
+def laptop(tmp_path: Path, commands: Commands) -> Laptop:
+    return Laptop(tmp_path, commands)
 
 
 @pytest.fixture
@@ -114,9 +108,9 @@ def test_output_is_whole_however_often_the_connection_dies(laptop: Laptop, run: 
     finally:
         over.set()
         killer.join()
-    assert said.returncode == 0, said.stderr
+    assert said.code == 0, said.err
     assert killed
-    assert said.stdout == run.rank_log(0).read_text()
+    assert said.out == run.rank_log(0).read_text()
     left = (laptop.there / ".orchestrator" / "requests").iterdir()  # the last kill may have come before the thanks
     assert [each for each in left if not (each / "ended").exists()] == []
 
@@ -160,8 +154,8 @@ def test_a_question_is_answered_at_the_terminal_here(laptop: Laptop, run: RunDir
         os.close(ours)
         os.close(theirs)
     said = laptop("submit", "far.yaml")
-    assert said.returncode == 2, "nobody is asked where nobody sits"
-    assert "--allow-changes" in said.stderr
+    assert said.code == 2, "nobody is asked where nobody sits"
+    assert "--allow-changes" in said.err
 
 
 def _read_until(terminal: int, word: str) -> str:
@@ -175,15 +169,15 @@ def _read_until(terminal: int, word: str) -> str:
 def test_code_is_sent_once_as_long_as_it_is_the_same(laptop: Laptop, run: RunDir) -> None:
     """What is not used for two weeks goes."""
     packages = laptop.there / ".orchestrator" / "package"
-    assert laptop("list").returncode == 0
+    assert laptop("list").code == 0
     [sent] = packages.iterdir()
     before = sent.stat().st_ino
-    assert laptop("list").returncode == 0
+    assert laptop("list").code == 0
     assert [path.stat().st_ino for path in packages.iterdir()] == [before]
     old = packages / "old"
     old.mkdir()
     os.utime(old, (0, 0))
-    assert laptop("list").returncode == 0
+    assert laptop("list").code == 0
     assert list(packages.iterdir()) == [sent]
 
 
@@ -191,5 +185,5 @@ def test_a_command_that_has_vanished_is_said_and_not_waited_for(laptop: Laptop) 
     says = """echo '{"ready": {"needs": []}}'; echo '{"gone": null}'; exec cat >/dev/null"""
     (laptop.project.parent / "bin" / "ssh").write_text(f"#!/bin/sh\n[ $1 = -G ] && exit\n{says}\n")
     said = laptop("list")
-    assert said.returncode == 1
-    assert said.stderr.startswith("error: login: ")
+    assert said.code == 1
+    assert said.err.startswith("error: login: ")

@@ -53,10 +53,15 @@ def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ranks]:
     starter.close()
 
 
+def sending_is_forked(ranks: Ranks) -> dict[str, str]:
+    """Variables of what starts processes that send to trackers, so that these are forked."""
+    return {**ranks.for_commands(), "FORKED_TOO": "orchestrator.tracking"}
+
+
 @pytest.fixture
 def forked_sending(ranks: Ranks, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What sends to trackers and ends is forked. Followers are not: each asks whether its parent is still there."""
-    for name, value in {**ranks.for_commands(), "FORKED_TOO": "orchestrator.tracking"}.items():
+    """What sends to trackers is forked."""
+    for name, value in sending_is_forked(ranks).items():
         monkeypatch.setenv(name, value)
 
 

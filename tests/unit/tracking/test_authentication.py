@@ -21,7 +21,7 @@ from orchestrator.launch.code.code_version import CodeState
 from orchestrator.launch.runs import create_run
 from orchestrator.run_directory.rundir import RunDir
 from orchestrator.spec.loading import dump_resolved
-from tests.unit.tracking.conftest import PATIENT, MlflowServer, log_steps, once, only_run
+from tests.unit.tracking.conftest import PATIENT, MlflowServer, log_steps, once, only_run, sending_is_forked
 
 PASSWORD, WRONG, TOKEN = "adm1n-pa55word", "wr0ng-pa55word", "t0ken-of-a-service"
 USER = {"MLFLOW_TRACKING_USERNAME": "admin"}
@@ -105,7 +105,8 @@ def test_a_server_that_asks_who_comes(
 
     # A wrong password: the training ends as it should, and one line says why nothing was sent.
     wrong = {**USER, "MLFLOW_TRACKING_PASSWORD": WRONG, "MLFLOW_HTTP_REQUEST_TIMEOUT": "120"}
-    ranks.must_train(run, job, env={**wrong, "MLFLOW_SERVER": guarded_server.address}, inject=inject(PATIENT))
+    environment = {**sending_is_forked(ranks), **wrong, "MLFLOW_SERVER": guarded_server.address}
+    ranks.must_train(run, job, env=environment, inject=inject(PATIENT))
     assert set(losses(run)) == set(range(1, 7))
     said = (run.logs / "mlflow.log").read_text().splitlines()
     refused = [line for line in said if "not sent: " in line and "bytes" not in line]

@@ -41,6 +41,7 @@ def follower_log(run: RunDir) -> str:
     return path.read_text() if path.exists() else ""
 
 
+@pytest.mark.usefixtures("forked_sending")
 def test_a_run_is_sent_as_it_goes_on_and_ends_as_it_ends(tmp_path: Path, store_in: Path) -> None:
     run = make_run(tmp_path)
     lease = Lease.acquire(run, launch_id="l1")
@@ -101,6 +102,7 @@ def is_gone(pid: int) -> bool:
 
 
 @pytest.mark.slow(reason="starts a real MLflow server twice")
+@pytest.mark.usefixtures("forked_sending")
 def test_a_server_that_dies_and_comes_back_gets_everything_and_no_secret_is_kept(
     tmp_path: Path, mlflow_server: MlflowServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -178,6 +180,7 @@ def sent(server: MlflowServer) -> list[object]:
     return [each for each in stored_runs(server.database) if len(losses(each)) == 50]
 
 
+@pytest.mark.usefixtures("forked_sending")
 def test_a_server_that_never_answers_delays_neither_a_step_nor_the_end(
     tmp_path: Path, silent_server: SilentServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -208,6 +211,7 @@ def test_a_follower_that_does_not_end_is_ended(tmp_path: Path) -> None:
     assert is_gone(follower.pid)
 
 
+@pytest.mark.usefixtures("forked_sending")
 def test_the_follower_of_an_untracked_run_ends_at_once(tmp_path: Path) -> None:
     run = make_run(tmp_path, tracking={"mlflow": False})
     follower = start_follower(run)

@@ -25,7 +25,7 @@ from orchestrator.spec.loading import dump_resolved, load_resolved
 from orchestrator.sweeps.ledger import SweepDir
 from orchestrator.sweeps.loading import load_sweep
 from orchestrator.sweeps.plans import write_plan
-from tests.unit.tracking.conftest import PATIENT, stored_runs
+from tests.unit.tracking.conftest import PATIENT, sending_is_forked, stored_runs
 from tests.unit.tracking.test_sync import sync
 
 NO_CODE = CodeState({}, b"")
@@ -123,7 +123,8 @@ def test_a_lost_store_is_filled_with_the_same(
     )
     (killed, killed_job), cell = planned_cells(runs_dir, tmp_path)
     two_nodes = 'os.environ.update(LOCAL_RANK="0", GROUP_RANK=str(RANK))'
-    injected = inject(f'if "TWO_NODES" in os.environ:\n    {two_nodes}\n{PATIENT}{HOLD}')
+    forked = f"os.environ.update({sending_is_forked(ranks)})"
+    injected = inject(f'{forked}\nif "TWO_NODES" in os.environ:\n    {two_nodes}\n{PATIENT}{HOLD}')
     begun: list[tuple[RunDir, Started]] = [
         (plain, ranks.start(plain, job, inject=injected, env={"TWO_NODES": "1"})),
         *((run, ranks.start(run, spec, inject=injected)) for run, spec in [(broken, broken_job), cell]),

@@ -177,6 +177,7 @@ def test_a_run_of_wandb_is_one_run_across_resumes(tmp_path: Path) -> None:
     assert [row["iteration"] for row in rows(third)] == [1, 2, 3, 3, 4]
 
 
+@pytest.mark.usefixtures("forked_sending")
 def test_without_a_key_one_line_says_so(tmp_path: Path) -> None:
     run = make_run(tmp_path, tracking={**OFFLINE, "wandb": {"mode": "online"}})
     log_steps(run, range(1, 4))

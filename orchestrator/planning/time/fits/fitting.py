@@ -29,6 +29,8 @@ _NOISE = 0.02
 """Standard deviation of the logarithm of a measured step time, and of what the model leaves out."""
 _STEP = 1e-3
 _ROUNDS = 6
+_SETTLED = 1e-4
+"""Change of a factor's logarithm that nobody would measure: after it there are no more rounds."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +60,10 @@ def fit(observations: Sequence[Observation], device: Device) -> Device:
         for index, (_, width) in enumerate(_FACTORS):
             matrix[index][index] += 1 / width**2
             right[index] -= x[index] / width**2
-        x = [value + change for value, change in zip(x, _solved(matrix, right), strict=True)]
+        changes = _solved(matrix, right)
+        x = [value + change for value, change in zip(x, changes, strict=True)]
+        if max(map(abs, changes)) < _SETTLED:
+            break
     return _moved(device, x)
 
 
