@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.faults import UNSAVED, Ranks
+from support.faults import UNSAVED, WEIGHTS_ALONE, Ranks
 from support.trained_together import TrainedTogether, selected
 from support.trained_weights import weights_apart
 from support.training import events, largest_difference, layout, losses, make_run, tiny_job, values
@@ -105,7 +105,7 @@ def trained(
             if name == "delta":  # of gradients that are nearly 0, Adam makes updates as large as their rounding says
                 sections["optimizer"] = {"lr": 1e-3, "adam_eps": 1e-6}
             jobs[name, place] = tiny_job(place, model=VARIANTS[name], parallelism=parallelism, **sections)
-    return TrainedTogether(ranks, tmp_path_factory.mktemp("variants"), jobs)
+    return TrainedTogether(ranks, tmp_path_factory.mktemp("variants"), jobs, WEIGHTS_ALONE)
 
 
 def test_reference_learns(trained: TrainedTogether[tuple[str, str]]) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from support.faults import UNSAVED, Ranks
+from support.faults import UNSAVED, WEIGHTS_ALONE, Ranks
 from support.fixtures import tokenized
 from support.trained_together import TrainedTogether, selected
 from support.trained_weights import BITWISE, weights_apart
@@ -87,7 +87,7 @@ def trained(
         model = {"position_embedding_type": positions, "normalization": "LayerNorm", "add_bias_linear": True}
         sections |= {f"{positions}-{pp}": {"model": model, "parallelism": layout(pp=pp)} for pp in (1, 2)}
     jobs = {name: t5_job(name, sentences, **each) for name, each in sections.items()}
-    return TrainedTogether(ranks, tmp_path_factory.mktemp("trained"), jobs)
+    return TrainedTogether(ranks, tmp_path_factory.mktemp("trained"), jobs, WEIGHTS_ALONE)
 
 
 @pytest.fixture(scope="module")
@@ -100,7 +100,7 @@ def rest_from(start: RunDir, ranks: Ranks, job: JobSpec, folder: Path) -> RunDir
     run = make_run(folder, job)
     half = start.checkpoint(STEPS // 2)
     shutil.copytree(half, run.checkpoints / half.name)
-    return ranks.must_train(run, job)
+    return ranks.must_train(run, job, inject=WEIGHTS_ALONE)
 
 
 @pytest.mark.parametrize("name", LAYOUTS)
