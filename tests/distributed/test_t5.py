@@ -199,7 +199,7 @@ def test_it_learns_real_text(ranks: Ranks, sentences: str, tmp_path: Path) -> No
         "learns",
         sentences,
         model={"num_layers": 1, "hidden_size": 64},
-        batch={"micro_batch_size": 16, "global_batch_size": 16},
+        batch={"micro_batch_size": 8, "global_batch_size": 8},
         optimizer={"lr": 6e-3},
         schedule={"train_iters": 150, "lr_warmup_iters": 15},
         evaluation={"eval_interval": 150, "eval_iters": 2, "eval_at_start": True},
