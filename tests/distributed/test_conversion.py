@@ -140,9 +140,9 @@ def test_every_kind_of_tensor_is_cut(folder: Path) -> None:
 
 
 def kinds_of_tensors(home: Path) -> set[tuple[str, bool, bool]]:
-    """The names that an imported model stores its tensors by, without the numbers of layers. A matrix of queries, keys
-    and values is of another kind with fewer groups than heads, and one of an MLP where half of it is a gate; a word's
-    embedding is on the last stage as well where it is tied.
+    """The names that an imported model stores its tensors by, with N for the number of a layer that is unlike others. A
+    matrix of queries, keys and values is of another kind with fewer groups than heads, and one of an MLP where half of
+    it is a gate; a word's embedding is on the last stage as well where it is tied.
     """
     run = RunDir(home / "run")
     model, found = load_resolved(run.resolved()).model, set()
@@ -150,7 +150,7 @@ def kinds_of_tensors(home: Path) -> set[tuple[str, bool, bool]]:
         grouped = "linear_qkv" in name and model.num_query_groups not in (None, model.num_attention_heads)
         special = "linear_fc1" in name and model.activation.endswith(("glu", "glu_exact"))
         tied = name.startswith("embedding.word") and not model.untie_embeddings_and_output_weights
-        found.add((re.sub(r"\.\d+\.", ".", name), grouped, special or tied))
+        found.add((re.sub(r"\.\d+\.", ".N.", name), grouped, special or tied))
     return found
 
 
