@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import pickle
-import re
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +16,6 @@ from support.faults import CommandLine, Ranks
 from support.training import events, layout, make_run, tiny_job
 from tokenizers import Tokenizer, models
 
-from orchestrator.conversion.tensors.stored_weights import StoredWeights
 from orchestrator.run_directory.checkpoints.commit_markers import committed, file_record, read_commit, write_commit
 from orchestrator.run_directory.rundir import RunDir
 from orchestrator.spec.loading import dump_resolved, load_job, load_resolved
@@ -31,12 +29,6 @@ LAYOUTS = {"tp1-pp1": (1, 1), "tp2-pp1": (2, 1), "tp2-pp2": (2, 2)}
 READ_ALONE = "tp2-pp1"
 """A decoder without experts is cut here as at two stages: it is loaded, and writes text."""
 AT_FOUR = "tp2-pp2"
-CUT_AT_FOUR = (
-    *("bert-untied", "megatron-bert", "modernbert-biases", "t5", "mt5", "gemma3-images", "llava-qwen2", "qwen2.5-vl"),
-    *("nemotron-h", "qwen3-next", "qwen3-next-uneven", "deepseek-v2", "deepseek-v2-lite", "deepseek-v3", "gpt-oss"),
-    *("glm4-moe", "glm4-moe-all-routed", "qwen2-moe", "falcon-heads", "falcon-two-norms", "gpt-neox", "stablelm"),
-)
-"""Each tensor is cut and stored by itself, and these have one of every kind: `test_every_kind_of_tensor_is_cut`."""
 FAMILIES = {
     **{"gpt2": "GPT2LMHeadModel", "gpt2-untied": "GPT2LMHeadModel", "llama2": "LlamaForCausalLM"},
     **{"llama3": "LlamaForCausalLM", "mistral": "MistralForCausalLM", "mixtral": "MixtralForCausalLM"},
@@ -112,7 +104,7 @@ def folder(ranks: Ranks, tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name, (tp, pp) in LAYOUTS.items():
         # On two ranks experts are split, but for those with biases.
         for etp in (1, 2) if (tp, pp) == (2, 1) else (1,):
-            degrees = (name, str(tp), str(pp), str(etp), *(CUT_AT_FOUR if name == AT_FOUR else ()))
+            degrees = (name, str(tp), str(pp), str(etp), *(families.CUT_AT_FOUR if name == AT_FOUR else ()))
             started = ranks.starter.start(folder, tp * pp, *degrees, program=HERE / "layout_program.py")
             assert started.wait() == 0, (name, etp)
     return folder
@@ -128,30 +120,15 @@ def test_there_and_back_is_bitwise(found: dict[str, dict[str, Any]], folder: Pat
     """From transformers' files by way of a checkpoint of each layout, whose vocabulary is padded."""
     is_dense = not load_resolved(folder / family / "run" / "resolved.json").model.has_experts
     written = {*LAYOUTS} - ({READ_ALONE} if is_dense and family in {*DECODERS, *SEES} else set())
-    written -= set() if family in CUT_AT_FOUR else {AT_FOUR}
+    written -= set() if family in families.CUT_AT_FOUR else {AT_FOUR}
     assert {name: found[family].get(f"layout-{name}") for name in written} == dict.fromkeys(written, True)
     assert found[family]["files"] > 2
 
 
 def test_every_kind_of_tensor_is_cut(folder: Path) -> None:
     """On tensor ranks of several stages."""
-    kinds = {family: kinds_of_tensors(folder / family) for family in FAMILIES}
-    assert set().union(*kinds.values()) == set().union(*(kinds[family] for family in CUT_AT_FOUR))
-
-
-def kinds_of_tensors(home: Path) -> set[tuple[str, bool, bool]]:
-    """The names that an imported model stores its tensors by, with N for the number of a layer that is unlike others. A
-    matrix of queries, keys and values is of another kind with fewer groups than heads, and one of an MLP where half of
-    it is a gate; a word's embedding is on the last stage as well where it is tied.
-    """
-    run = RunDir(home / "run")
-    model, found = load_resolved(run.resolved()).model, set()
-    for name in StoredWeights(run.checkpoint(0)).keys():  # noqa: SIM118 - it is no mapping
-        grouped = "linear_qkv" in name and model.num_query_groups not in (None, model.num_attention_heads)
-        special = "linear_fc1" in name and model.activation.endswith(("glu", "glu_exact"))
-        tied = name.startswith("embedding.word") and not model.untie_embeddings_and_output_weights
-        found.add((re.sub(r"\.\d+\.", ".N.", name), grouped, special or tied))
-    return found
+    kinds = {family: families.kinds_of_tensors(folder / family) for family in FAMILIES}
+    assert set().union(*kinds.values()) == set().union(*(kinds[family] for family in families.CUT_AT_FOUR))
 
 
 @pytest.mark.parametrize("family", FAMILIES)
