@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from support.chats import MEASURED, conversations
-from support.faults import UNSAVED, Ranks
+from support.faults import UNSAVED, WEIGHTS_ALONE, Ranks
+from support.trained_together import TrainedTogether, selected
 from support.training import events, layout, losses, make_run, tiny_job, values
 
 from orchestrator.run_directory.rundir import RunDir
 
-MODEL = {"hidden_size": 64, "seq_length": 96, "vocab_size": 272, "num_layers": 4, "position_embedding_type": "rope"}
+MODEL = {"hidden_size": 64, "seq_length": 96, "vocab_size": 272, "position_embedding_type": "rope"}
 STEPS = 4
+FOUR = {"num_layers": 4}
 DELTA = {
     **{"linear_attention_freq": 2, "linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 8},
     **{"linear_value_head_dim": 12, "add_bias_linear": False},
@@ -30,7 +31,7 @@ def chats(tmp_path_factory: pytest.TempPathFactory) -> str:
 @pytest.fixture(scope="module")
 def source(ranks: Ranks, tmp_path_factory: pytest.TempPathFactory) -> RunDir:
     job = tiny_job("source", model=MODEL, schedule={"train_iters": 1, "lr_warmup_iters": 0})
-    return ranks.must_train(make_run(tmp_path_factory.mktemp("runs"), job), job)
+    return ranks.must_train(make_run(tmp_path_factory.mktemp("runs"), job), job, inject=WEIGHTS_ALONE)
 
 
 def chat_job(name: str, chats: str, source: RunDir | None, steps: int = STEPS, **sections: Any) -> Any:
@@ -51,25 +52,36 @@ def chat_job(name: str, chats: str, source: RunDir | None, steps: int = STEPS, *
     )
 
 
-@pytest.mark.parametrize(
-    "model",
-    [
-        {"num_query_groups": 2},
-        {"position_embedding_type": "learned_absolute", "attention_logit_softcapping": 5.0},
-        {"kv_lora_rank": 16, "qk_head_dim": 12, "qk_pos_emb_head_dim": 4, "v_head_dim": 8},
-        DELTA,
-    ],
-    ids=["rope", "learned-capped", "latents", "delta"],
-)
+KINDS: dict[str, dict[str, Any]] = {
+    "rope": {"num_query_groups": 2},
+    "learned-capped": {"position_embedding_type": "learned_absolute", "attention_logit_softcapping": 5.0},
+    "latents": {"kv_lora_rank": 16, "qk_head_dim": 12, "qk_pos_emb_head_dim": 4, "v_head_dim": 8},
+    "delta": DELTA,
+}
+
+
+@pytest.fixture(scope="module")
+def measured(
+    request: pytest.FixtureRequest, ranks: Ranks, chats: str, tmp_path_factory: pytest.TempPathFactory
+) -> TrainedTogether[tuple[str, bool]]:
+    """Each kind of model with packing and without."""
+    folder = tmp_path_factory.mktemp("measured")
+    (folder / "inject.py").write_text(MEASURED)
+    jobs = {
+        (kind, packing): chat_job("measured", chats, None, chat={"packing": packing}, model=KINDS[kind])
+        for kind in selected(request, "kind")
+        for packing in (True, False)
+    }
+    return TrainedTogether(ranks, folder, jobs, folder / "inject.py")
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_conversation_has_the_same_loss_alone_and_among_others(
-    ranks: Ranks, tmp_path: Path, chats: str, inject: Callable[[str], Path], model: dict[str, Any]
+    kind: str, measured: TrainedTogether[tuple[str, bool]]
 ) -> None:
     found = {}
-    code = inject(MEASURED)
     for packing in (True, False):
-        job = chat_job(f"packing-{packing}", chats, None, chat={"packing": packing}, model=model)
-        run = ranks.must_train(make_run(tmp_path, job), job, inject=code)
-        [found[packing]] = events(run, "measured")
+        [found[packing]] = events(measured[kind, packing], "measured")
     assert found[True]["sequences"] < 0.6 * found[False]["sequences"]
     assert len(found[True]["losses"]) == len(found[False]["losses"]) > 50
     for (tokens, packed), (alone_tokens, alone) in zip(
@@ -79,20 +91,25 @@ def test_a_conversation_has_the_same_loss_alone_and_among_others(
         assert packed == pytest.approx(alone, rel=1e-5)
 
 
-def test_every_layout_learns_the_same(ranks: Ranks, tmp_path: Path, chats: str, source: RunDir) -> None:
-    job = chat_job("alone", chats, source, steps=3)
-    alone = ranks.must_train(make_run(tmp_path, job), job, inject=UNSAVED)
+def test_every_layout_learns_the_same(ranks: Ranks, tmp_path: Path, chats: str) -> None:
     recompute = {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1}
-    for name, sections in {
+    jobs = {
+        "alone": {},
         "tp2-sp": {"parallelism": layout(tp=2, sequence_parallel=True)},
         "pp2-dp2": {
             **{"parallelism": layout(pp=2, dp=2), "batch": {"micro_batch_size": 1}},
             "runtime": {"recompute_granularity": "selective"},
         },
         "tp2-pp2-vp2": {"parallelism": layout(tp=2, pp=2, vp=2), "runtime": recompute},
-    }.items():
-        spread_job = chat_job(name, chats, source, steps=3, **sections)
-        spread = ranks.must_train(make_run(tmp_path, spread_job), spread_job, inject=UNSAVED)
+    }
+    trained = TrainedTogether(
+        ranks,
+        tmp_path,
+        {name: chat_job(name, chats, None, steps=3, model=FOUR, **sections) for name, sections in jobs.items()},
+        UNSAVED,
+    )
+    alone, *others = [trained[name] for name in jobs]
+    for name, spread in zip([*jobs][1:], others, strict=True):
         for key in ("train/loss", "train/grad_norm", "validation/loss"):
             assert values(spread, key) == pytest.approx(values(alone, key), rel=5e-5), (name, key)
 
@@ -113,14 +130,14 @@ def test_linear_attention_learns_the_same_on_two_ranks(ranks: Ranks, tmp_path: P
 def test_answers_are_learnt_and_then_others_with_adapters(
     ranks: Ranks, tmp_path: Path, chats: str, source: RunDir
 ) -> None:
-    schedule = {"train_iters": 40, "lr_decay_iters": 40, "lr_warmup_iters": 2}
+    schedule = {"train_iters": 50, "lr_decay_iters": 50, "lr_warmup_iters": 2}
     sections: dict[str, Any] = {"schedule": schedule, "optimizer": {"lr": 1e-2}, "batch": {"micro_batch_size": 8}}
     full = chat_job("full", chats, source, **sections)
-    tuned = ranks.must_train(make_run(tmp_path, full), full)
+    tuned = ranks.must_train(make_run(tmp_path, full), full, inject=WEIGHTS_ALONE)
     start, end = values(tuned, "validation/loss").values()
     assert start > 5.0
     assert end < 0.6
-    assert losses(tuned)[40] < 0.6
+    assert losses(tuned)[50] < 0.6
 
     others = conversations(tmp_path, {"a": "ABA", "b": "BAB"})
     model = {"lora": {"rank": 8, "alpha": 16.0}}

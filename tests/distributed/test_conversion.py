@@ -28,6 +28,7 @@ NAMES = ("config.json", "generation_config.json")
 LAYOUTS = {"tp1-pp1": (1, 1), "tp2-pp1": (2, 1), "tp2-pp2": (2, 2)}
 READ_ALONE = "tp2-pp1"
 """A decoder without experts is cut here as at two stages: it is loaded, and writes text."""
+AT_FOUR = "tp2-pp2"
 FAMILIES = {
     **{"gpt2": "GPT2LMHeadModel", "gpt2-untied": "GPT2LMHeadModel", "llama2": "LlamaForCausalLM"},
     **{"llama3": "LlamaForCausalLM", "mistral": "MistralForCausalLM", "mixtral": "MixtralForCausalLM"},
@@ -103,7 +104,7 @@ def folder(ranks: Ranks, tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name, (tp, pp) in LAYOUTS.items():
         # On two ranks experts are split, but for those with biases.
         for etp in (1, 2) if (tp, pp) == (2, 1) else (1,):
-            degrees = (name, str(tp), str(pp), str(etp))
+            degrees = (name, str(tp), str(pp), str(etp), *(families.CUT_AT_FOUR if name == AT_FOUR else ()))
             started = ranks.starter.start(folder, tp * pp, *degrees, program=HERE / "layout_program.py")
             assert started.wait() == 0, (name, etp)
     return folder
@@ -119,8 +120,15 @@ def test_there_and_back_is_bitwise(found: dict[str, dict[str, Any]], folder: Pat
     """From transformers' files by way of a checkpoint of each layout, whose vocabulary is padded."""
     is_dense = not load_resolved(folder / family / "run" / "resolved.json").model.has_experts
     written = {*LAYOUTS} - ({READ_ALONE} if is_dense and family in {*DECODERS, *SEES} else set())
+    written -= set() if family in families.CUT_AT_FOUR else {AT_FOUR}
     assert {name: found[family].get(f"layout-{name}") for name in written} == dict.fromkeys(written, True)
     assert found[family]["files"] > 2
+
+
+def test_every_kind_of_tensor_is_cut(folder: Path) -> None:
+    """On tensor ranks of several stages."""
+    kinds = {family: families.kinds_of_tensors(folder / family) for family in FAMILIES}
+    assert set().union(*kinds.values()) == set().union(*(kinds[family] for family in families.CUT_AT_FOUR))
 
 
 @pytest.mark.parametrize("family", FAMILIES)

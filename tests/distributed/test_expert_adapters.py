@@ -11,7 +11,7 @@ import pytest
 import torch
 from distributed.test_lora import MERGED
 from support.counting import COUNTED
-from support.faults import UNSAVED, Ranks
+from support.faults import UNSAVED, WEIGHTS_ALONE, Ranks
 from support.trained_together import TrainedTogether
 from support.training import events, layout, losses, make_run, tiny_job, values
 
@@ -36,7 +36,7 @@ ROUTED = "decoder.layers.1.mlp.experts.experts."
 @pytest.fixture(scope="module")
 def source(ranks: Ranks, tmp_path_factory: pytest.TempPathFactory) -> RunDir:
     job = tiny_job("source", model=MODEL, schedule={"train_iters": 1, "lr_warmup_iters": 0})
-    return ranks.must_train(make_run(tmp_path_factory.mktemp("runs"), job), job)
+    return ranks.must_train(make_run(tmp_path_factory.mktemp("runs"), job), job, inject=WEIGHTS_ALONE)
 
 
 def adapted(name: str, source: RunDir, steps: int = STEPS, lora: dict[str, Any] | None = None, **sections: Any) -> Any:
@@ -95,7 +95,7 @@ def test_the_first_step_of_every_expert_is_that_of_its_whole_matrix(
     )
     before, after, adapters = (
         StoredWeights(committed(run)[-1].path)
-        for run in (source, *(ranks.must_train(make_run(tmp_path, each), each) for each in (whole, job)))
+        for run in (source, *(ranks.undisturbed(each, tmp_path) for each in (whole, job)))
     )
     beside = [f"{ROUTED}linear_fc1", f"{ROUTED}linear_fc2"]
     places = [(module, (expert,)) for module in beside for expert in range(EXPERTS)]

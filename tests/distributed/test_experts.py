@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import pytest
 from support.counting import COUNTED
-from support.faults import UNSAVED, Ranks
+from support.faults import UNSAVED, WEIGHTS_ALONE, Ranks
 from support.trained_together import ResumedTogether, TrainedTogether, selected
 from support.trained_weights import weights_apart
 from support.training import events, largest_difference, layout, losses, make_run, tiny_job, values
@@ -84,10 +84,8 @@ class Case(NamedTuple):
 
 
 LAYOUTS = {
-    "ep2": Case({"dp": 2, **EP2}),
     "ep2-gathered": Case({"dp": 2, **EP2}, "allgather"),
     "ep2-plain-optimizer-recomputed": Case({"dp": 2, **EP2, "use_distributed_optimizer": False}, runtime=RECOMPUTED),
-    "tp2": Case(TP2),
     "tp2-ep2": Case({**TP2, "dp": 2, **EP2}),
     "tp2-ep2-gathered": Case({**TP2, "dp": 2, **EP2}, "allgather", MODULES),
     "tp2-ep2-whole-experts": Case({**TP2, **EP2, **WHOLE}),
@@ -95,6 +93,7 @@ LAYOUTS = {
     "cp2-ep2": Case({"context_parallel_size": 2, **EP2}),
     "pp2-ep2": Case({"pp": 2, "dp": 2, **EP2}),
 }
+"""Tokens that come to experts spread over replicas, or split, by the usual dispatcher alone: test_matrix.py."""
 
 
 LOAD_LOSSES = [f"train/moe/{kind}load_balancing_loss" for kind in ("", "seq_", "global_")]
@@ -174,7 +173,18 @@ def trained(request: pytest.FixtureRequest, ranks: Ranks, tmp_path_factory: pyte
             case = LAYOUTS[name]
             model = {"moe_token_dispatcher_type": case.dispatcher}
             jobs[(name,)] = experts_job(name, model, runtime=case.runtime, **case.degrees)
-    return TrainedTogether(ranks, tmp_path_factory.mktemp("experts"), jobs)
+    return TrainedTogether(ranks, tmp_path_factory.mktemp("experts"), jobs, saved)
+
+
+STATE_SAVED = ("ep2-plain-optimizer-recomputed", "cp2-ep2")
+"""With the state of the optimizers of experts and of all else; at other layouts what goes on from a checkpoint has
+saved it.
+"""
+
+
+def saved(key: tuple[str, ...]) -> Path | None:
+    """What is injected."""
+    return None if key[0] in STATE_SAVED else WEIGHTS_ALONE
 
 
 @pytest.fixture(scope="module")
@@ -308,8 +318,8 @@ def test_resumed_at_the_same_layout_is_bitwise(
 
 
 GENERATE = Path(__file__).parents[1] / "unit" / "inference" / "generate_program.py"
-GENERATED = ("likeliest", "cached", "recomputed", "drawn", "of each its own")
-"""Greedy tokens with the cache and without, drawn ones, and beams. What else a batch may hold: test_generation.py."""
+GENERATED = ("likeliest", "cached", "drawn", "of each its own")
+"""Greedy tokens, drawn ones, and beams. What else a batch may hold: test_generation.py."""
 
 
 def test_generation_is_that_of_one_process(ranks: Ranks, reference: RunDir, tmp_path: Path) -> None:
@@ -320,10 +330,10 @@ def test_generation_is_that_of_one_process(ranks: Ranks, reference: RunDir, tmp_
         out = tmp_path / name
         out.mkdir()
         (out / "job.json").write_text(dump_resolved(job))
-        arguments = (str(out / "job.json"), str(out), *GENERATED)
+        arguments = (str(out / "job.json"), str(out), *GENERATED, *(["recomputed"] if name == "one" else []))
         assert ranks.starter.start(reference.path, job.world_size, *arguments, program=GENERATE).wait() == 0
         written.append(json.loads((out / "rank-0.json").read_text()))
     one, whole, split = written
+    assert one.pop("recomputed") == one["cached"], "without the cache"
     assert one == whole
     assert one == split
-    assert one["cached"] == one["recomputed"]

@@ -19,7 +19,7 @@ from orchestrator.spec.job import JobSpec
 
 pytestmark = [pytest.mark.distributed, pytest.mark.slow("trains on real ranks")]
 
-STEPS = 4
+STEPS = 3
 ON_THE_CPU = """
 import contextlib
 from orchestrator.runtime import startup
@@ -50,7 +50,10 @@ CASES: dict[str, dict[str, Any]] = {
     "recomputed": {"runtime": RECOMPUTED},
     "bert": {"model": BERT},
     "t5": {"model": T5},
-    "growing": {"batch": {**OF_THREE, "rampup_batch_size": [2, 2, 8]}},
+    "growing": {
+        "batch": {**OF_THREE, "rampup_batch_size": [2, 2, 8]},
+        "schedule": {"train_iters": 4, "lr_warmup_iters": 1},
+    },
     "replicas": {"parallelism": layout(dp=2), "batch": {**OF_THREE, "global_batch_size": 12}},
     "replicas-whole": {
         "parallelism": layout(dp=2, use_distributed_optimizer=False),
@@ -76,7 +79,7 @@ def scratch(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def trained(ranks: Ranks, scratch: Path) -> dict[str, Measured]:
     """Every case both ways, by the jobs' names: those of one size by the same ranks."""
     (scratch / "inject.py").write_text(ON_THE_CPU)
-    meter = Meter(ranks.starter, scratch, inject=scratch / "inject.py")
+    meter = Meter(ranks.starter, scratch, inject=scratch / "inject.py", warm_up=1)
     return meter.measure_all(job(case, kind) for case in CASES for kind in ("plain", "captured"))
 
 
@@ -85,7 +88,7 @@ def test_they_train_the_same(case: str, trained: dict[str, Measured], scratch: P
     plain, captured = (trained[job(case, kind).name] for kind in ("plain", "captured"))
     for each in (plain, captured):
         assert each.outcome == "measured", each.message
-    assert len(set(plain.losses)) == STEPS
+    assert len(set(plain.losses)) == job(case, "plain").schedule.train_iters
     assert captured.losses == plain.losses
     assert captured.grad_norms == plain.grad_norms
     for rank in range(job(case, "captured").world_size):
@@ -98,7 +101,7 @@ def test_they_train_the_same(case: str, trained: dict[str, Measured], scratch: P
 def micro_batches(job: JobSpec) -> int:
     """Of a replica in all steps."""
     schedule, samples, count = BatchSchedule.of(job), 0, 0
-    for _ in range(STEPS):
+    for _ in range(job.schedule.train_iters or 0):
         count += schedule.num_micro_batches(samples)
         samples += schedule.global_batch_size(samples)
     return count
@@ -106,9 +109,10 @@ def micro_batches(job: JobSpec) -> int:
 
 def test_a_micro_batch_of_another_shape(ranks: Ranks, tmp_path: Path) -> None:
     """It is computed as it comes, among those that are repeated."""
+    longer = {"schedule": {"train_iters": 4, "lr_warmup_iters": 1}}
     (tmp_path / "inject.py").write_text(ON_THE_CPU + shorter_batches(24))
-    found = Meter(ranks.starter, tmp_path, inject=tmp_path / "inject.py").measure_all(
-        job("dropout", kind) for kind in ("plain", "captured")
+    found = Meter(ranks.starter, tmp_path, inject=tmp_path / "inject.py", warm_up=1).measure_all(
+        job("dropout", kind, **longer) for kind in ("plain", "captured")
     )
     plain, captured = (found[job("dropout", kind).name] for kind in ("plain", "captured"))
     for each in (plain, captured):
@@ -118,4 +122,4 @@ def test_a_micro_batch_of_another_shape(ranks: Ranks, tmp_path: Path) -> None:
     [log] = tmp_path.glob("*-captured/run/logs/rank-00000.log")
     said = log.read_text().splitlines()
     assert said.count("captured") == 1
-    assert 0 < said.count("repeated") < micro_batches(job("dropout", "captured")) - 3
+    assert 0 < said.count("repeated") < micro_batches(job("dropout", "captured", **longer)) - 3

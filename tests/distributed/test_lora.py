@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from megatron.core import dist_checkpointing
 from support.counting import COUNTED
-from support.faults import UNSAVED, Ranks
+from support.faults import UNSAVED, WEIGHTS_ALONE, Ranks
 from support.training import events, layout, losses, make_run, tiny_job, values
 
 from orchestrator.planning.flops import model_flops
@@ -30,7 +30,7 @@ STEPS = 3
 @pytest.fixture(scope="module")
 def source(ranks: Ranks, tmp_path_factory: pytest.TempPathFactory) -> RunDir:
     job = tiny_job("source", model=MODEL, schedule={"train_iters": 1, "lr_warmup_iters": 0}, evaluation=EVALUATION)
-    return ranks.must_train(make_run(tmp_path_factory.mktemp("runs"), job), job)
+    return ranks.must_train(make_run(tmp_path_factory.mktemp("runs"), job), job, inject=WEIGHTS_ALONE)
 
 
 def adapted(name: str, source: RunDir, steps: int = STEPS, lora: dict[str, Any] | None = None, **sections: Any) -> Any:
@@ -130,7 +130,7 @@ def test_products_where_attention_and_mlp_have_one_input(
     """Adapters of attention do not lead to the MLP of their layer."""
     parallel = {**MODEL, "parallel_residual": "one_norm"}
     begun = tiny_job("begun", model=parallel, schedule={"train_iters": 1, "lr_warmup_iters": 0})
-    source = ranks.must_train(make_run(tmp_path, begun), begun)
+    source = ranks.must_train(make_run(tmp_path, begun), begun, inject=WEIGHTS_ALONE)
     job = tiny_job(
         "counted",
         model={**parallel, "lora": {"rank": 4, "target_modules": ["linear_qkv"]}},

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -24,23 +23,19 @@ pytestmark = [
     pytest.mark.timeout(1200),  # the first cell of a number of ranks trains all
 ]
 
-Trained = Callable[[Training], RunDir]
+Trained = TrainedTogether[Training]
 
 
 @pytest.fixture(scope="module")
 def trained(
     request: pytest.FixtureRequest, ranks: Ranks, real_sentences: str, tmp_path_factory: pytest.TempPathFactory
 ) -> Trained:
-    """trained(training) -> its run."""
     write_race(Path(f"{real_sentences}-race"), 12)
     cells: list[Cell] = selected(request, "cell")
     needed: list[Training] = selected(request, "training")
     needed += [training for cell in cells for training in (cell.training, cell.reference)]
-    folder, together = tmp_path_factory.mktemp("matrix"), {}
-    for number, what in enumerate((None, WEIGHTS_ALONE, UNSAVED)):
-        jobs = {training: training.job(real_sentences) for training in needed if saved(training) == what}
-        together[what] = TrainedTogether(ranks, folder / str(number), jobs, what)
-    return lambda training: together[saved(training)][training]
+    jobs = {training: training.job(real_sentences) for training in needed}
+    return TrainedTogether(ranks, tmp_path_factory.mktemp("matrix"), jobs, saved)
 
 
 LAST = {cell.family: cell.layout for cell in CELLS if cell.dtype == "fp32"}
@@ -70,7 +65,7 @@ WITHOUT_GRADIENT = "task_head.bias"
 
 @pytest.mark.parametrize("cell", CELLS, ids=lambda cell: cell.name)
 def test_cell(cell: Cell, trained: Trained, real_sentences: str) -> None:
-    job, run, alone = cell.training.job(real_sentences), trained(cell.training), trained(cell.reference)
+    job, run, alone = cell.training.job(real_sentences), trained[cell.training], trained[cell.reference]
     assert list(losses(run)) == list(range(1, STEPS + 1))
     for name in compared(alone):
         tolerance = TOLERANCE[cell.dtype] * (10 if name == "train/grad_norm" else 1)
@@ -105,4 +100,4 @@ def test_references_start_where_chance_is(
     training: Training, name: str, least: float, most: float, trained: Trained
 ) -> None:
     """ln of the vocabulary: the losses that cells are compared with are those of a network that predicts something."""
-    assert least < values(trained(training), name)[1] < most
+    assert least < values(trained[training], name)[1] < most

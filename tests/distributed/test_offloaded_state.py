@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.faults import Ranks
+from support.faults import WEIGHTS_ALONE, Ranks
 from support.trained_together import TrainedTogether
 from support.trained_weights import BITWISE, weights_apart
 from support.training import layout, losses, tiny_job
@@ -105,7 +105,7 @@ def test_weights_that_a_training_starts_from_are_those_that_are_updated(
     jobs = {
         (case, where): job_of(where, **FINE_TUNED[case], **source) for case, each in places.items() for where in each
     }
-    tuned = TrainedTogether(ranks, tmp_path, jobs)
+    tuned = TrainedTogether(ranks, tmp_path, jobs, WEIGHTS_ALONE)
     for case, (beside, away) in places.items():
         assert losses(tuned[case, away]) == losses(tuned[case, beside])
         assert weights_apart(tuned[case, away], tuned[case, beside], BITWISE) == {}

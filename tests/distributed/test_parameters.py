@@ -19,7 +19,7 @@ from orchestrator.spec.presets import preset_names, preset_text
 
 pytestmark = [pytest.mark.distributed, pytest.mark.slow("ranks for each size of a replica build many networks")]
 
-LARGEST = 50_000_000
+LARGEST = 5_000_000
 """Parameters of a rank up to which weights are made for real; larger networks are built without memory."""
 
 

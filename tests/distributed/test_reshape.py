@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from support.faults import CommandLine, Ranks
+from support.faults import WEIGHTS_ALONE, CommandLine, Ranks
 from support.trained_together import TrainedTogether, selected
 from support.trained_weights import weights_apart
 from support.training import events, largest_difference, layout, losses, make_run, tiny_job
@@ -48,7 +48,7 @@ def job_at(parallelism: dict[str, Any]) -> JobSpec:
 def whole(ranks: Ranks, tmp_path_factory: pytest.TempPathFactory) -> RunDir:
     """Never interrupted, under TP=2 and PP=2."""
     job = job_at(layout(tp=2, pp=2))
-    return ranks.must_train(make_run(tmp_path_factory.mktemp("whole"), job), job)
+    return ranks.must_train(make_run(tmp_path_factory.mktemp("whole"), job), job, inject=WEIGHTS_ALONE)
 
 
 def second_half(run: RunDir) -> dict[int, float]:
@@ -61,7 +61,7 @@ def resumed(
 ) -> TrainedTogether[str]:
     """Runs that begin with its checkpoint, at their layouts."""
     jobs = {name: job_at(LAYOUTS[name]) for name in selected(request, "name")}
-    trained = TrainedTogether(ranks, tmp_path_factory.mktemp("resumed"), jobs)
+    trained = TrainedTogether(ranks, tmp_path_factory.mktemp("resumed"), jobs, WEIGHTS_ALONE)
     for name in jobs:
         shutil.copytree(whole.checkpoint(HALF), trained.run_of(name).checkpoint(HALF))
     return trained
@@ -102,7 +102,7 @@ def test_a_checkpoint_alone_is_written_for_another_layout(
     assert parts == {(1, 32, 8)}
     job = load_resolved(run.resolved())
     assert job.world_size == 4
-    ranks.must_train(run, job)
+    ranks.must_train(run, job, inject=WEIGHTS_ALONE)
     assert largest_difference(second_half(whole), losses(run)) < 1e-5
     assert weights_apart(whole, run) == {}
 

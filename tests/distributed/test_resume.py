@@ -34,8 +34,8 @@ pytestmark = [
     pytest.mark.slow("starts of real ranks under torchrun take 5 to 10 s each"),
 ]
 
-STEPS = 10
-SAVE_INTERVAL = 2
+STEPS = 9
+SAVE_INTERVAL = 3
 HELD_AT = STEPS - STEPS_UNTIL_A_STOP - 1
 """A run goes no further until it is ended, and then not to its last step."""
 DROPOUT = {"num_layers": 2, "hidden_dropout": 0.1, "attention_dropout": 0.1}
@@ -51,11 +51,13 @@ def short_job(name: str, **sections: Any) -> JobSpec:
 
 
 def step_to_end_at() -> int:
-    """Late enough that a checkpoint of an earlier step is committed, early enough that the run is not over by then."""
-    return random_step(2 * SAVE_INTERVAL + 1, HELD_AT - 1)
+    """After the step of a checkpoint, which whoever is held has put in place, and early enough that the run is not over
+    by then.
+    """
+    return random_step(SAVE_INTERVAL + 1, HELD_AT - 1)
 
 
-MANY_STEPS = 56
+MANY_STEPS = 44
 """Enough for six ends of one run, each after a checkpoint of its own and none near the last step."""
 
 
@@ -168,7 +170,7 @@ def test_same_layout_is_bitwise(
 def start_and_end(orchestrator: CommandLine, command: list[str | Path], end: End, found: list[int]) -> RunDir:
     """Start or resume a run and end it. `found` gets the iteration of the newest checkpoint that is left."""
     before = max(losses(orchestrator.run())) if len(found) > 1 else 0
-    step = random_step(before + SAVE_INTERVAL + 1, before + 2 * SAVE_INTERVAL + 1)
+    step = random_step(before + 1, before + SAVE_INTERVAL)
     orchestrator.env |= hold_at(step + 2, since=found[-1])
     with orchestrator.started(*command) as launcher:
         run = orchestrator.run()

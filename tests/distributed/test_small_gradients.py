@@ -14,7 +14,7 @@ from orchestrator.spec.job import JobSpec
 
 pytestmark = [pytest.mark.distributed, pytest.mark.slow("trains on real ranks")]
 
-STEPS = 4
+STEPS = 2
 BOTH_WAYS = """
 from orchestrator.runtime import startup
 from orchestrator.runtime.network import model, small_gradients
@@ -53,7 +53,7 @@ def job(case: str, kind: str) -> JobSpec:
     return tiny_job(
         f"{case}-{kind}",
         **{
-            "batch": {"micro_batch_size": 2, "global_batch_size": 6 * (1 + (case == "replicas"))},
+            "batch": {"micro_batch_size": 2, "global_batch_size": 4 * (1 + (case == "replicas"))},
             "precision": {"dtype": "bf16"},
             "schedule": {"train_iters": STEPS, "lr_warmup_iters": 1},
             **CASES[case][1],
@@ -70,7 +70,7 @@ def scratch(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def trained(ranks: Ranks, scratch: Path) -> dict[str, Measured]:
     """Every case both ways, by the jobs' names: those of one size by the same ranks."""
     (scratch / "inject.py").write_text(BOTH_WAYS)
-    meter = Meter(ranks.starter, scratch, inject=scratch / "inject.py")
+    meter = Meter(ranks.starter, scratch, inject=scratch / "inject.py", warm_up=1)
     return meter.measure_all(job(case, kind) for case in CASES for kind in ("apart", "together"))
 
 
@@ -82,7 +82,7 @@ def test_the_same_gradients(case: str, trained: dict[str, Measured], scratch: Pa
     assert len(set(apart.losses)) == STEPS
     assert together.losses == apart.losses
     assert together.grad_norms == apart.grad_norms
-    count, micro_batches = CASES[case][0], 3 * STEPS
+    count, micro_batches = CASES[case][0], 2 * STEPS
     assert added(scratch, job(case, "apart")) == []
     assert added(scratch, job(case, "together")) == [count] * micro_batches
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from support.faults import UNSAVED, Ranks
+from support.faults import UNSAVED, WEIGHTS_ALONE, Ranks
 from support.fixtures import tokenized
 from support.trained_together import TrainedTogether, selected
 from support.trained_weights import BITWISE, weights_apart
@@ -87,7 +87,7 @@ def trained(
         model = {"position_embedding_type": positions, "normalization": "LayerNorm", "add_bias_linear": True}
         sections |= {f"{positions}-{pp}": {"model": model, "parallelism": layout(pp=pp)} for pp in (1, 2)}
     jobs = {name: t5_job(name, sentences, **each) for name, each in sections.items()}
-    return TrainedTogether(ranks, tmp_path_factory.mktemp("trained"), jobs)
+    return TrainedTogether(ranks, tmp_path_factory.mktemp("trained"), jobs, WEIGHTS_ALONE)
 
 
 @pytest.fixture(scope="module")
@@ -100,7 +100,7 @@ def rest_from(start: RunDir, ranks: Ranks, job: JobSpec, folder: Path) -> RunDir
     run = make_run(folder, job)
     half = start.checkpoint(STEPS // 2)
     shutil.copytree(half, run.checkpoints / half.name)
-    return ranks.must_train(run, job)
+    return ranks.must_train(run, job, inject=WEIGHTS_ALONE)
 
 
 @pytest.mark.parametrize("name", LAYOUTS)
@@ -199,7 +199,7 @@ def test_it_learns_real_text(ranks: Ranks, sentences: str, tmp_path: Path) -> No
         "learns",
         sentences,
         model={"num_layers": 1, "hidden_size": 64},
-        batch={"micro_batch_size": 16, "global_batch_size": 16},
+        batch={"micro_batch_size": 8, "global_batch_size": 8},
         optimizer={"lr": 6e-3},
         schedule={"train_iters": 150, "lr_warmup_iters": 15},
         evaluation={"eval_interval": 150, "eval_iters": 2, "eval_at_start": True},

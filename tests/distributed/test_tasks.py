@@ -222,7 +222,7 @@ def test_resumption_is_bitwise(ranks: Ranks, files: dict[str, dict[str, Any]], t
         files["race"],
         model={"hidden_dropout": 0.1, "attention_dropout": 0.1},
         parallelism=layout(tp=2),
-        batch={"micro_batch_size": 20, "global_batch_size": 40},
+        batch={"micro_batch_size": 10, "global_batch_size": 20},
         data={"random_tokens": False, "num_workers": 2},
     )
     whole = ranks.losses_of(job, tmp_path / "whole")

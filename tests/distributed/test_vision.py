@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.faults import Ranks
+from support.faults import WEIGHTS_ALONE, Ranks
 from support.matrix import FAMILIES
 from support.trained_together import TrainedTogether
 from support.trained_weights import BITWISE, weights_apart
@@ -38,7 +38,7 @@ def vision_job(name: str, parallelism: dict[str, Any], **more: Any) -> JobSpec:
 
 def trained(ranks: Ranks, folder: Path, name: str, parallelism: dict[str, Any], **more: Any) -> RunDir:
     job = vision_job(name, parallelism, **more)
-    return ranks.must_train(make_run(folder, job), job)
+    return ranks.must_train(make_run(folder, job), job, inject=WEIGHTS_ALONE)
 
 
 JOBS = {
@@ -67,7 +67,7 @@ JOBS = {
 
 @pytest.fixture(scope="module")
 def runs(ranks: Ranks, tmp_path_factory: pytest.TempPathFactory) -> TrainedTogether[str]:
-    return TrainedTogether(ranks, tmp_path_factory.mktemp("runs"), JOBS)
+    return TrainedTogether(ranks, tmp_path_factory.mktemp("runs"), JOBS, WEIGHTS_ALONE)
 
 
 @pytest.fixture(scope="module")
@@ -134,7 +134,8 @@ def test_frozen_behind_one_that_sees(reference: RunDir, ranks: Ranks, tmp_path: 
     """Tuned from its checkpoint on two stages of two replicas that share the optimizer out, as by one process."""
     tuned: dict[str, Any] = {"checkpoint": {"pretrained": str(reference.path)}, "vision": {"freeze": True}}
     spread = layout(pp=2, dp=2, use_distributed_optimizer=True, overlap_grad_reduce=True)
-    one, four = (trained(ranks, tmp_path, name, each, **tuned) for name, each in (("one", {}), ("four", spread)))
+    one, job = trained(ranks, tmp_path, "one", {}, **tuned), vision_job("four", spread, **tuned)
+    four = ranks.must_train(make_run(tmp_path, job), job)
     assert "fresh" not in events(one, "pretrained")[0]
     assert largest_difference(losses(one), losses(four)) < 1e-5
     assert weights_apart(one, four) == {}

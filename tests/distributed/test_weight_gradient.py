@@ -16,6 +16,8 @@ from orchestrator.spec.job import JobSpec
 pytestmark = [pytest.mark.distributed, pytest.mark.slow("trains on real ranks")]
 
 COUNTED = """
+from orchestrator.runtime.callbacks.saving import CheckpointSaving
+CheckpointSaving.on_end = lambda saving, session: None  # nobody looks at a checkpoint
 from orchestrator.runtime import megatron_compat
 _accumulate = megatron_compat.accumulate
 def accumulate(inputs, of_output, buffer):
@@ -41,7 +43,7 @@ def job(name: str, fused: bool, model: dict[str, Any], parallelism: dict[str, An
         model={"num_layers": 2, "hidden_size": 32, "seq_length": 32, **model},
         parallelism=parallelism,
         batch={"micro_batch_size": 1, "global_batch_size": 4},
-        schedule={"train_iters": 4, "lr_warmup_iters": 1},
+        schedule={"train_iters": 2, "lr_warmup_iters": 0},
         runtime={"gradient_accumulation_fusion": fused},
     )
 
@@ -57,4 +59,4 @@ def test_the_same_gradients(name: str, ranks: Ranks, inject: Callable[[str], Pat
     assert {"32"} < {*rows, *columns}
     for key in ("train/loss", "train/grad_norm"):
         assert largest_difference(values(one, key), values(other, key)) < 1e-6
-    assert losses(other)[4] != losses(other)[1]
+    assert losses(other)[2] != losses(other)[1]

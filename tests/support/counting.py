@@ -1,10 +1,11 @@
-"""Code for a rank whose matrix products torch counts while it trains; their FLOPs become an event."""
+"""Code for a rank whose matrix products torch counts while it trains: their FLOPs are an event, and nothing is saved."""
 
 from __future__ import annotations
 
 COUNTED = """
 import orchestrator.runtime.__main__ as program
 from orchestrator.run_directory.events.types import Unknown
+from orchestrator.runtime.callbacks.saving import CheckpointSaving
 from torch.utils.flop_counter import FlopCounterMode
 
 whole = program.train
@@ -18,5 +19,6 @@ def train(session, callbacks):
     return outcome
 
 program.train = train
+CheckpointSaving.on_end = lambda saving, session: None
 """
 """The event `counted` has `products`: those of attention are not among them."""

@@ -119,11 +119,11 @@ class Ranks:
         [resumed] = events(run, "resumed")
         return int(resumed["iteration"])
 
-    def undisturbed(self, job: JobSpec, folder: Path, **options: object) -> RunDir:
-        """A training that is never interrupted and saves at its end alone."""
+    def undisturbed(self, job: JobSpec, folder: Path, inject: Path = WEIGHTS_ALONE) -> RunDir:
+        """A training that is never interrupted and saves its weights, at its end alone."""
         checkpoint = job.checkpoint.model_copy(update={"save_interval": None, "save_seconds": None})
         unsaved = job.model_copy(update={"checkpoint": checkpoint})
-        return self.must_train(make_run(folder, unsaved), unsaved, **options)
+        return self.must_train(make_run(folder, unsaved), unsaved, inject=inject)
 
     def losses_of(self, job: JobSpec, folder: Path) -> dict[int, float]:
         """Of a training that is never interrupted, and saves nothing."""

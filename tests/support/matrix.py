@@ -175,29 +175,30 @@ REFUSED = {
 }
 """Cells that no job may have, and a word of the reason that a person is given."""
 ONLY = {
-    "latent": ("tp2", "cp2", "tp2-pp2-interleaved-sp"),
+    "latent": ("tp2", "cp2", "tp2-pp2-sp"),
     "deepseek": ("ep2", "tp2-pp2-sp"),
     "mtp": ("dp2", "cp2", "tp2-pp2-interleaved-sp"),
     "delta": ("ep2", "cp2", "tp2-pp2-interleaved-sp"),
     "vision": ("tp2", "dp2", "tp2-pp2-interleaved-sp"),
     "routing": ("dp2", "ep2", "cp2", "tp2-pp2-interleaved-sp"),
     "gpt-oss": ("ep2", "cp2", "tp2-pp2-sp"),
-    "olmo2": ("tp2", "tp2-pp2-interleaved-sp"),
+    "olmo2": ("tp2", "tp2-pp2-sp"),
     "gemma3": ("cp2", "tp2-pp2-interleaved-sp"),
     "gemma3-images": ("pp2", "tp2-pp2-interleaved-sp"),
-    "native": ("dp2", "tp2-pp2-interleaved-sp"),
-    "granite": ("tp2-pp2-interleaved-sp",),
-    "neox": ("tp2", "tp2-pp2-interleaved-sp"),
+    "native": ("dp2", "tp2-pp2-sp"),
+    "granite": ("tp2-pp2-sp",),
+    "neox": ("tp2", "tp2-pp2-sp"),
     "llama4": ("tp2-sp", "pp2", "ep2"),
-    "post-ln": ("tp2-pp2-interleaved-sp",),
+    "post-ln": ("tp2-pp2-sp",),
     "modernbert": ("tp2-sp", "pp2-interleaved", "pp2-embedding-alone"),
     "muon": ("plain-optimizer", "dp2", "dp2-plain-optimizer", "cp2", "tp2-pp2-interleaved-sp"),
     "race": ("dp2", "tp2-pp2-interleaved-sp"),
 }
 """The families of the table in docs/how-to/parallelism.md have all layouts, so that each is proved by itself. What
 another family has of its own meets each way to split it once: its matrices and layers with the layout of all kinds of
-model parallelism, its reductions without sequence parallelism where it may be split so, its sequences and experts with
-those that divide them, replicas where losses are averaged by what each has, and optimizers where it has several buffers
+model parallelism (interleaved where its layers are not all alike), its reductions without sequence parallelism where it
+may be split so, its sequences and experts with those that divide them, replicas where losses are averaged by what each
+has, and optimizers where it has several buffers
 or an optimizer of its own.
 """
 BF16_LAYOUTS = ("tp2-sp", "pp2", "dp2")

@@ -6,7 +6,7 @@ still be there.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -32,10 +32,17 @@ def selected(request: pytest.FixtureRequest, parameter: str) -> list[Any]:
 class TrainedTogether(Generic[Key]):
     """trained[key] -> the completed run of a job. With the first, all jobs of as many ranks are trained."""
 
-    def __init__(self, ranks: Ranks, folder: Path, jobs: Mapping[Key, JobSpec], inject: Path | None = None) -> None:
-        """`inject`: executed by each rank before its first job."""
-        self._ranks, self._inject, self._trained = ranks, inject, set[int]()
+    def __init__(
+        self,
+        ranks: Ranks,
+        folder: Path,
+        jobs: Mapping[Key, JobSpec],
+        inject: Path | Callable[[Key], Path | None] | None = None,
+    ) -> None:
+        """`inject`: executed by each rank before its first job; where jobs differ in it, what it is for each."""
+        self._ranks, self._trained = ranks, set[tuple[int, Path | None]]()
         self._jobs = jobs
+        self._groups = {key: (job.world_size, inject(key) if callable(inject) else inject) for key, job in jobs.items()}
         self._runs = {key: make_run(folder / str(number), job) for number, (key, job) in enumerate(jobs.items())}
 
     def run_of(self, key: Key) -> RunDir:
@@ -50,11 +57,11 @@ class TrainedTogether(Generic[Key]):
 
     def completes(self, key: Key) -> bool:
         """Whether a job came to its end."""
-        size = self._jobs[key].world_size
-        if size not in self._trained:
-            self._trained.add(size)
-            runs = [run for each, run in self._runs.items() if self._jobs[each].world_size == size]
-            self._ranks.train_several(runs, size, inject=self._inject)
+        size, inject = group = self._groups[key]
+        if group not in self._trained:
+            self._trained.add(group)
+            runs = [run for each, run in self._runs.items() if self._groups[each] == group]
+            self._ranks.train_several(runs, size, inject=inject)
         return is_completed(self._runs[key], size)
 
     def __getitem__(self, key: Key) -> RunDir:

@@ -8,6 +8,7 @@ each layout `out-LAYOUT`.
 from __future__ import annotations
 
 import json
+import re
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -24,11 +25,19 @@ from orchestrator.conversion.hugging_face.configuration import read_config, to_m
 from orchestrator.conversion.hugging_face.families.registry import family_of_folder
 from orchestrator.conversion.hugging_face.hf_export import export
 from orchestrator.conversion.hugging_face.hf_import import import_weights
+from orchestrator.conversion.tensors.stored_weights import StoredWeights
 from orchestrator.run_directory.rundir import RunDir
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import dump_resolved, load_resolved
 from tests.unit.conversion import native_images
 from tests.unit.conversion.families_configurations import LENGTH, NEW, VOCAB, configurations
+
+CUT_AT_FOUR = (
+    *("bert-untied", "megatron-bert", "modernbert-biases", "t5", "mt5", "gemma3-images", "llava-qwen2", "qwen2.5-vl"),
+    *("nemotron-h", "qwen3-next", "qwen3-next-uneven", "deepseek-v2", "deepseek-v2-lite", "deepseek-v3", "gpt-oss"),
+    *("glm4-moe", "glm4-moe-all-routed", "qwen2-moe", "falcon-heads", "falcon-two-norms", "gpt-neox", "stablelm"),
+)
+"""Each tensor is cut and stored by itself, and these have one of every kind: `test_every_kind_of_tensor_is_cut`."""
 
 
 @contextmanager
@@ -304,3 +313,18 @@ def _as_written(name: str, came: dict[str, torch.Tensor]) -> dict[str, torch.Ten
 
 def _weights(folder: Path) -> dict[str, torch.Tensor]:
     return {key: value for file in folder.glob("*.safetensors") for key, value in load_file(file).items()}
+
+
+def kinds_of_tensors(home: Path) -> set[tuple[str, bool, bool]]:
+    """The names that an imported model stores its tensors by, with N for the number of a layer that is unlike others. A
+    matrix of queries, keys and values is of another kind with fewer groups than heads, and one of an MLP where half of
+    it is a gate; a word's embedding is on the last stage as well where it is tied.
+    """
+    run = RunDir(home / "run")
+    model, found = load_resolved(run.resolved()).model, set()
+    for name in StoredWeights(run.checkpoint(0)).keys():  # noqa: SIM118 - it is no mapping
+        grouped = "linear_qkv" in name and model.num_query_groups not in (None, model.num_attention_heads)
+        special = "linear_fc1" in name and model.activation.endswith(("glu", "glu_exact"))
+        tied = name.startswith("embedding.word") and not model.untie_embeddings_and_output_weights
+        found.add((re.sub(r"\.\d+\.", ".N.", name), grouped, special or tied))
+    return found

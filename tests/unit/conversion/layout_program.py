@@ -1,5 +1,5 @@
-"""A rank that loads imported checkpoints at a layout and writes them anew from there: FOLDER NAME TP PP [ETP], with ETP
-only those whose experts are split so.
+"""A rank that loads imported checkpoints at a layout and writes them anew from there: FOLDER NAME TP PP [ETP
+[FAMILY...]], with ETP only those whose experts are split so, with families only these.
 """
 
 from __future__ import annotations
@@ -51,6 +51,8 @@ def main() -> int:
     if sys.argv[5:]:
         etp = int(sys.argv[5])
         jobs = {family: job for family, job in jobs.items() if job.parallelism.expert_tensor_parallel == etp}
+    if named := sys.argv[6:]:
+        jobs = {family: jobs[family] for family in named}
     mamba_stub.install()
     device = select_device("cpu", threads=1)
     megatron_compat.apply(device)
