@@ -310,7 +310,7 @@ def stand_for(connection: socket.socket) -> None:
 
         code = torchrun(LaunchedRank, is_left)
     else:
-        threading.Thread(target=end_with, args=[connection], daemon=True).start()
+        threading.Thread(target=end_with, args=[connection, is_elsewhere], daemon=True).start()
         if module == "torch.distributed.run":
             runpy.run_path(str(_REAL_TORCHRUN))["fork_ranks"](LaunchedRank)
         code = run_module([module, *arguments], env)
@@ -336,9 +336,11 @@ def enter_the_machine_of(connection: socket.socket) -> bool:
     return True
 
 
-def end_with(connection: socket.socket) -> None:
+def end_with(connection: socket.socket, is_elsewhere: bool) -> None:
     """End this process when the one is killed that it stands for."""
     connection.recv(1)
+    if is_elsewhere:  # what it has started SLURM does not find
+        os.killpg(0, signal.SIGKILL)
     os._exit(1)
 
 
@@ -374,7 +376,7 @@ class LaunchedRank:
 
 def run_module(module: Sequence[str], env: Mapping[str, str]) -> int:
     """What `python -m` with these variables would do; its exit code."""
-    for number in (signal.SIGTERM, signal.SIGHUP):
+    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1):
         signal.signal(number, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     os.environ.clear()
