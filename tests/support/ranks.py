@@ -4,8 +4,7 @@ A start costs a second instead of five to ten. `python ranks.py` is that process
 supervisor for it (a session of its own), and that forks the ranks. When a rank fails the supervisor ends the others, as
 torchrun does. What stands in for programs that others start (forked/) asks by a socket.
 
-A process that uses CUDA cannot fork others that do. Importing does not use it; where that should change with a version,
-every rank imports for itself again, which takes longer and nothing else.
+A process that uses CUDA cannot fork others that do. Should a version use it on import, each rank imports for itself.
 """
 
 from __future__ import annotations
@@ -339,8 +338,8 @@ def enter_the_machine_of(connection: socket.socket) -> bool:
 def end_with(connection: socket.socket, is_elsewhere: bool) -> None:
     """End this process when the one is killed that it stands for."""
     connection.recv(1)
-    if is_elsewhere:  # what it has started SLURM does not find
-        os.killpg(0, signal.SIGKILL)
+    if is_elsewhere:
+        os.killpg(0, signal.SIGKILL)  # SLURM does not find what this has started
     os._exit(1)
 
 
