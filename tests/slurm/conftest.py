@@ -18,9 +18,21 @@ import pytest
 from slurm.cluster import Cluster
 from slurm.machine import MachineError
 from slurm.packages import what_is_missing
+from support.faults import Ranks
+from support.light_forks import LightForks
 from support.network import changing
+from support.ranks import RankStarter
 
 FOLDER = f"{Path(__file__).parent}{os.sep}"
+FORKED = ("orchestrator.batch", "orchestrator.batch.node", "submitit.core._submit")
+"""What a job on a cluster begins with, each with half a second of imports: for a test that is about none of them."""
+FAKED = (
+    "orchestrator.executors.slurm.array_program",  # first: when submitit is imported it reads a variable that this sets
+    "orchestrator.data",
+    "orchestrator.launch.notifications",
+    "orchestrator.sweeps.search",
+    *FORKED,
+)
 Start = Callable[[bool], Cluster]
 
 
@@ -58,6 +70,23 @@ def clusters(shared_folder: Path) -> Iterator[Start]:
             return started[accounting]
 
         yield start
+
+
+@pytest.fixture(scope="session")
+def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ranks]:
+    """Ranks from a process that has also imported what FORKED does."""
+    imported = ("executors.slurm.array_program", "executors.slurm.supervisor.command_line", "sweeps.executor")
+    starter = RankStarter(tmp_path_factory.mktemp("ranks"), *(f"orchestrator.{name}" for name in imported))
+    yield Ranks(starter)
+    starter.close()
+
+
+@pytest.fixture(scope="session")
+def light_forks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LightForks]:
+    """The programs of jobs whose training is a fake one."""
+    process = LightForks(tmp_path_factory.mktemp("light"), *FAKED)
+    yield process
+    process.close()
 
 
 @pytest.fixture

@@ -17,6 +17,7 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 from slurm.machine import Machine, MachineError, hardware_address, run, wait_until
+from support.commands import Commands
 
 SLURM = ("sbatch", "scancel", "scontrol", "sacct", "sinfo", "squeue", "srun")
 HIDDEN = ("torch", "megatron", "transformer_engine")
@@ -42,6 +43,8 @@ Host login
   UserKnownHostsFile {home}/.ssh/known_hosts
   StrictHostKeyChecking yes
   LogLevel ERROR
+  # By default keys are exchanged in a way that takes a tenth of a second of the processor.
+  KexAlgorithms curve25519-sha256
 """
 
 
@@ -54,6 +57,7 @@ class Laptop:
         self._disk = self._folder / "disk"
         self._changing = changing
         self._link: str | None = None
+        self._commands: Commands | None = None
         self.project = self._disk / "project"
         self.home = self._disk / "home"
 
@@ -71,7 +75,9 @@ class Laptop:
         self._take_away()
         self._settle(address)
         settings = self._folder / "sshd_config"
-        said = " ".join(f'"{name}={value}"' for name, value in variables.items())
+        (self._folder / "home").mkdir()  # there: what this machine's own shells begin with is nothing of ours
+        there = {"HOME": self._folder / "home", **variables}
+        said = " ".join(f'"{name}={value}"' for name, value in there.items())
         settings.write_text(ANSWERS.format(address=address, folder=self._folder, variables=said))
         run("/usr/sbin/sshd", "-f", str(settings), "-E", str(self._folder / "sshd.log"))
         wait_until(lambda: self.run("ssh", "login", "true", check=False).returncode == 0, "the login node answers")
@@ -79,6 +85,8 @@ class Laptop:
     def stop(self) -> None:
         """End its processes and the sshd, and remove its files."""
         self.break_connections()
+        if self._commands is not None:
+            self._commands.close()
         if (pid := self._folder / "sshd.pid").exists():
             run("kill", pid.read_text().strip(), check=False)
         if self._link is not None:
@@ -91,9 +99,17 @@ class Laptop:
         """A file of the project."""
         self.run("sh", "-c", 'mkdir -p "$(dirname "$1")" && printf %s "$2" >"$1"', "-", str(self.project / name), text)
 
+    def import_commands(self) -> None:
+        """Commands that are typed from now on are forked from a process there that has imported them."""
+        self._commands = Commands(entered=self._machine.entered(), env={**os.environ, **self._variables()})
+
     def __call__(self, *words: str | Path, check: bool = True) -> subprocess.CompletedProcess[str]:
         """`orchestrator`, typed in the project."""
-        return self.run(sys.executable, "-P", "-m", "orchestrator", *map(str, words), check=check)
+        if self._commands is None:
+            return self.run(sys.executable, "-P", "-m", "orchestrator", *map(str, words), check=check)
+        said = self._commands(*words, cwd=self.project, env={**os.environ, **self._variables()})
+        assert said.code == 0 or not check, f"{words} ended with {said.code}: {said.out}{said.err}"
+        return subprocess.CompletedProcess(words, said.code, said.out, said.err)
 
     @contextmanager
     def started(self, *words: str) -> Iterator[subprocess.Popen[str]]:

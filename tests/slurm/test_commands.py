@@ -14,6 +14,7 @@ from slurm.cluster import Cluster
 from support.commands import Commands, Said
 from support.event_log import append_event
 from support.faults import PATIENCE, QUICK_TORCHRUN, CommandLine, wait_until
+from support.light_forks import LightForks
 from support.training import events, four_layer_job
 
 from orchestrator.launch.states.run_states import RunStatus, status_of
@@ -25,7 +26,9 @@ FAKE_RUNTIME = Path(__file__).parents[1] / "unit" / "launch"
 
 
 @pytest.fixture
-def orchestrator(tmp_path: Path, commands: Commands, monkeypatch: pytest.MonkeyPatch) -> CommandLine:
+def orchestrator(
+    tmp_path: Path, commands: Commands, light_forks: LightForks, monkeypatch: pytest.MonkeyPatch
+) -> CommandLine:
     """The command line in a project whose cluster is `test`, with a template that starts the fake training program."""
     (tmp_path / "clusters").mkdir()
     (tmp_path / "clusters" / "test.yaml").write_text(f"name: test\ntemplate: {tmp_path / 'fake.sbatch.j2'}\n")
@@ -33,7 +36,8 @@ def orchestrator(tmp_path: Path, commands: Commands, monkeypatch: pytest.MonkeyP
         '{% extends "slurm.sbatch.j2" %}\n'
         "{% block launch %}{{ super() | replace('orchestrator.runtime', 'fake_runtime') | as_is }}{% endblock %}"
     )
-    monkeypatch.setenv("PYTHONPATH", f"{FAKE_RUNTIME}:{QUICK_TORCHRUN}")
+    for name, value in light_forks.variables(FAKE_RUNTIME, QUICK_TORCHRUN).items():
+        monkeypatch.setenv(name, value)
     return CommandLine(tmp_path, commands)
 
 

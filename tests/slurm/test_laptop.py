@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from slurm.cluster import Cluster
+from slurm.conftest import FORKED
 from slurm.laptop import Laptop, processes_with, wait_until_nothing_is_left
 from support.faults import Ranks, wait_until
 from support.fixtures import inject
@@ -83,8 +84,8 @@ def nothing_is_left() -> Iterator[None]:
 
 @pytest.fixture
 def make_job(ranks: Ranks, inject: Callable[[str], Path]) -> Callable[[str], JobSpec]:
-    """make_job(name): one rank, whose first start is held when it has saved."""
-    forked = ranks.for_commands(inject(HOLD).parent) | hold_at(4, None, since=0)
+    """make_job(name): one rank, whose first start is held when it has saved. All of a job is forked."""
+    forked = ranks.for_commands(inject(HOLD).parent) | {"FORKED_TOO": " ".join(FORKED)} | hold_at(4, None, since=0)
 
     def make(name: str) -> JobSpec:
         return four_layer_job(
@@ -99,44 +100,46 @@ def make_job(ranks: Ranks, inject: Callable[[str], Path]) -> Callable[[str], Job
 
 
 @pytest.mark.usefixtures("nothing_is_left", "sent_before")
-def test_a_sweep_of_six_from_a_repository(
+def test_a_sweep_of_four_from_a_repository(
     laptop: Laptop, make_job: Callable[[str], JobSpec], ranks: Ranks, inject: Callable[[str], Path], tmp_path: Path
 ) -> None:
     """Cells start once each, with the code that the laptop has, committed or not, and without what git ignores. A
     dashboard is shown meanwhile through the connection, to who has its token, also after the network was cut. The ranks
     of the cells are forked; those of one more run have nothing but the code that was sent.
     """
-    job = make_job("six").changed(launch={"env": ranks.for_commands()}, schedule={"train_iters": 3})
+    laptop.import_commands()
+    forked = {**ranks.for_commands(), "FORKED_TOO": " ".join(FORKED)}
+    job = make_job("four").changed(launch={"env": forked}, schedule={"train_iters": 3})
     laptop.write("far.yaml", dump_resolved(job))
-    laptop.write("six.yaml", "base: far.yaml\ngrid: {lr: [1e-3, 2e-3, 3e-3], runtime.seed: [1, 2]}\n")
+    laptop.write("four.yaml", "base: far.yaml\ngrid: {lr: [1e-3, 2e-3], runtime.seed: [1, 2]}\n")
     laptop.write(".gitignore", "large\n")
     laptop.write("large", "data")
     for words in (["init", "-q"], ["add", "."], ["-c", "user.name=a", "-c", "user.email=a@b", "commit", "-qm", "one"]):
         laptop.run("git", *words)
     laptop.write("later.py", "A = 1")
     with laptop.breaking_connections(3, 3.0):
-        said = laptop("sweep", "run", "six.yaml", "--max-parallel", "3", check=False)
+        said = laptop("sweep", "run", "four.yaml", "--max-parallel", "2", check=False)
     assert said.returncode == 0, said.stdout + said.stderr
     with laptop.started("dashboard", "--port", "0", "--json") as process:
         assert process.stdout is not None
         address, _, token = json.loads(process.stdout.readline())["address"].partition("?token=")
-        wait_until(lambda: "six" in page(laptop, address, token), "the page")
+        wait_until(lambda: "four" in page(laptop, address, token), "the page")
         assert "401" in page(laptop, address, "another")
         laptop.cut()
         wait_until(lambda: "refused" in page(laptop, address, token), "the cut is seen")
         laptop.heal()
-        wait_until(lambda: "six" in page(laptop, address, token), "the page is back")
-    assert laptop("sweep", "run", "six.yaml", "--max-parallel", "3").returncode == 0
+        wait_until(lambda: "four" in page(laptop, address, token), "the page is back")
+    assert laptop("sweep", "run", "four.yaml", "--max-parallel", "2").returncode == 0
     runs = all_runs(tmp_path / "far" / "runs")
-    assert len(runs) == 6
+    assert len(runs) == 4
     folder = inject(f'import orchestrator\nopen("{tmp_path}/place", "w").write(orchestrator.__file__)').parent
     more = make_job("more").changed(launch={"env": {"PYTHONPATH": str(folder)}}, schedule={"train_iters": 3})
     laptop.write("more.yaml", dump_resolved(more))
     laptop("submit", "more.yaml")
     wait_until(lambda: all(status_of(run).state == "completed" for run in runs), "all cells complete")
-    assert [len(events(run, "launched")) for run in runs] == [1] * 6
-    results = json.loads(laptop("sweep", "results", "six", "--json").stdout)
-    assert len(results) == 6
+    assert [len(events(run, "launched")) for run in runs] == [1] * 4
+    results = json.loads(laptop("sweep", "results", "four", "--json").stdout)
+    assert len(results) == 4
     repository = runs[0].path / "code.json"
     code = json.loads(repository.read_text())["repositories"][0]
     assert (code["dirty"], code["untracked"], len(code["commit"])) == (True, ["later.py"], 40)
@@ -193,6 +196,7 @@ def test_what_is_refused(laptop: Laptop, tmp_path: Path) -> None:
 def test_a_run_whose_connection_breaks_ten_times(
     laptop: Laptop, make_job: Callable[[str], JobSpec], ranks: Ranks, tmp_path: Path
 ) -> None:
+    laptop.import_commands()
     job = make_job("far")
     laptop.write("far.yaml", dump_resolved(job))
     folder = tmp_path / "far" / "runs"

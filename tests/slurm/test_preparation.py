@@ -13,6 +13,7 @@ from slurm.cluster import Cluster
 from support.commands import Commands, Said
 from support.event_log import lines_of
 from support.faults import PATIENCE, QUICK_TORCHRUN, CommandLine
+from support.light_forks import LightForks
 from support.training import events, four_layer_job
 
 from orchestrator.data.indexed_dataset.header import read_index
@@ -29,7 +30,9 @@ TEMPLATE = """\
 
 
 @pytest.fixture
-def orchestrator(tmp_path: Path, commands: Commands, monkeypatch: pytest.MonkeyPatch) -> CommandLine:
+def orchestrator(
+    tmp_path: Path, commands: Commands, light_forks: LightForks, monkeypatch: pytest.MonkeyPatch
+) -> CommandLine:
     """The command line in a project with text and the cluster `test`, where a fake program trains."""
     (tmp_path / "clusters").mkdir()
     template = tmp_path / "fake.sbatch.j2"
@@ -38,7 +41,8 @@ def orchestrator(tmp_path: Path, commands: Commands, monkeypatch: pytest.MonkeyP
     (tmp_path / "raw").mkdir()
     books = [{"text": "One book. " * 20}, {"text": "Another one. " * 20}]
     (tmp_path / "raw" / "books.jsonl").write_text("".join(json.dumps(book) + "\n" for book in books))
-    monkeypatch.setenv("PYTHONPATH", f"{FAKE_RUNTIME}:{QUICK_TORCHRUN}")
+    for name, value in light_forks.variables(FAKE_RUNTIME, QUICK_TORCHRUN).items():
+        monkeypatch.setenv(name, value)
     return CommandLine(tmp_path, commands)
 
 

@@ -7,7 +7,7 @@ import json
 import os
 import re
 import signal
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from slurm.cluster import Cluster
 from slurm.machine import wait_until
 from support.event_log import lines_of
 from support.faults import QUICK_TORCHRUN
+from support.light_forks import LightForks
 from support.programs import run_instead
 
 from orchestrator.cli.main import main
@@ -26,7 +27,7 @@ from orchestrator.sweeps.ledger import find_sweep
 pytestmark = pytest.mark.slow(reason="whole sweeps on a real cluster")
 
 FAKES = Path(__file__).parents[1] / "unit"
-FAKE_RUNTIMES = f"{FAKES / 'sweeps'}:{FAKES / 'launch'}"
+FAKE_RUNTIMES = (FAKES / "sweeps", FAKES / "launch")
 JOB = """\
 name: tiny
 model: {num_layers: 2, hidden_size: 16, num_attention_heads: 2, seq_length: 8, vocab_size: 256}
@@ -94,12 +95,16 @@ class Sweeps:
 
 
 @pytest.fixture
-def sweeps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Iterator[Sweeps]:
+def sweeps(
+    tmp_path: Path, light_forks: LightForks, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> Sweeps:
+    """What starts cells, and what they are, is forked."""
     (tmp_path / "job.yaml").write_text(JOB)
     (tmp_path / "clusters").mkdir()
     (tmp_path / "clusters" / "test.yaml").write_text(PROFILE)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("PYTHONPATH", f"{FAKE_RUNTIMES}:{QUICK_TORCHRUN}")
+    for name, value in light_forks.variables(*FAKE_RUNTIMES, QUICK_TORCHRUN).items():
+        monkeypatch.setenv(name, value)
     monkeypatch.setenv("ORCHESTRATOR_RUNS_DIR", str(tmp_path / "runs"))
     monkeypatch.setenv("FAKE_MENDED", str(tmp_path / "mended"))
     monkeypatch.setenv("FAKE_HOLD", f"6:{tmp_path / 'go_on'}")
@@ -175,8 +180,10 @@ def test_retry_touches_exactly_the_cells_that_failed(
 
 @pytest.mark.timeout(600)
 def test_submitit_carries_on_a_cell_that_has_got_slurm_s_notice(
-    cluster_without_accounting: Cluster, sweeps: Sweeps
+    cluster_without_accounting: Cluster, sweeps: Sweeps, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """What a job begins with is not forked: the processes are those that SLURM has started."""
+    monkeypatch.delenv("FORKED_TOO")
     (sweeps.folder / "sweep.yaml").write_text("base: job.yaml\ngrid: {lr: [1e-3, 2e-3]}\n")
     assert sweeps("run", "sweep.yaml")[0] == 0
     first = sweeps.runs()["lr=1e-3"]

@@ -6,6 +6,7 @@ side by side.
 
 from __future__ import annotations
 
+import shutil
 import sqlite3
 import time
 from collections.abc import Callable
@@ -16,6 +17,7 @@ from typing import Any
 
 import pytest
 from slurm.cluster import Cluster
+from slurm.conftest import FORKED
 from support.commands import Commands
 from support.event_log import lines_of
 from support.faults import UNSAVED, CommandLine, Ranks, wait_until
@@ -137,17 +139,23 @@ class Submitted:
 
 @pytest.fixture
 def submit(
-    tmp_path: Path, commands: Commands, make_job: Callable[..., JobSpec], inject: Callable[[str], Path], ranks: Ranks
+    tmp_path: Path,
+    commands: Commands,
+    make_job: Callable[..., JobSpec],
+    inject: Callable[[str], Path],
+    ranks: Ranks,
+    empty_store: Path,
 ) -> Callable[..., Submitted]:
     """submit(layout, exclude, make, mlflow, start, **launch): a run of its own on the cluster `test`, whose first start
     is held. Where they work lies a torch.py that ends whoever imports it. `mlflow`: with trackers, and with somebody
-    who is told. `start`: by `torchrun`, or `forked`, by one that is there at once with ranks that are forked on their
-    nodes.
+    who is told. Ranks are forked on their nodes. `start`: all else of a job is `forked` as well; it is started by
+    SLURM, and torchrun is one that is there at once (`slurm`), or torchrun itself (`torchrun`).
     """
     holding = inject(HOLD).parent
     starts = {
-        "torchrun": {"PYTHONPATH": str(holding)},
-        "forked": ranks.for_commands(holding),
+        "torchrun": ranks.under_torchrun(holding),
+        "slurm": ranks.for_commands(holding),
+        "forked": {**ranks.for_commands(holding), "FORKED_TOO": " ".join(FORKED)},
     }
 
     def submit_one(
@@ -166,6 +174,8 @@ def submit(
         # The first start is there for whatever happens to it, however slow that or the machine is.
         job = make(name, env={**starts[start], **hold_at(HOLD_AT, None, since=0)}, **launch)
         if mlflow:
+            (folder / "runs").mkdir()
+            shutil.copy(empty_store, folder / "runs" / "mlflow.db")
             tells = ["sh", "-c", 'echo "$ORCHESTRATOR_OCCASION $ORCHESTRATOR_JOB_ID" >>"$0"', str(folder / "told")]
             job = job.model_copy(
                 update={
@@ -199,10 +209,10 @@ def test_a_time_limit_and_meanwhile_a_requeue_and_a_killed_batch_script(
     all of them are held: three quarters of a minute after their start.
     """
     limited = {name: submit(name, make=make_quickstart, time=120, stop_margin=45) for name in LAYOUTS}
-    requeued = submit("tp2", mlflow=True, start="torchrun")  # it takes longest to start
+    requeued = submit("tp2", mlflow=True, start="torchrun")
     for each in limited.values():
         each.wait_until_held()
-    killed = submit("pp2")
+    killed = submit("pp2", start="slurm")
     with requeued.command.started("logs", requeued.run.run_id, "-f") as following:
         for each in (requeued, killed):
             each.wait_until_held()

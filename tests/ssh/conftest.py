@@ -20,6 +20,7 @@ from support.faults import CommandLine, Ranks
 from support.fixtures import inject
 from support.held import HOLD, hold_at
 from support.network import changing
+from support.ranks import RankStarter
 from support.training import four_layer_job
 
 from orchestrator.spec.job import JobSpec
@@ -42,6 +43,15 @@ def _hosts(shared_folder: Path) -> Iterator[Hosts]:
         unavailable(str(error))
     finally:
         hosts.stop()
+
+
+@pytest.fixture(scope="session")
+def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ranks]:
+    """Ranks from a process that has also imported what starts them on several machines."""
+    imported = ("cli.runs.run", "executors.ssh.__main__", "launch.__main__")
+    starter = RankStarter(tmp_path_factory.mktemp("ranks"), *(f"orchestrator.{name}" for name in imported))
+    yield Ranks(starter)
+    starter.close()
 
 
 @pytest.fixture
@@ -91,5 +101,8 @@ def here(ranks: Ranks, tmp_path: Path) -> Callable[[JobSpec], dict[int, float]]:
 
 
 @pytest.fixture
-def command(tmp_path: Path, commands: Commands) -> CommandLine:
-    return CommandLine(tmp_path, commands)
+def command(tmp_path: Path, commands: Commands, ranks: Ranks) -> CommandLine:
+    """Whose launches are forked, and so is a run in the foreground."""
+    made = CommandLine(tmp_path, commands, ranks)
+    made.env["FORKED_TOO"] = "orchestrator orchestrator.executors.ssh orchestrator.launch"
+    return made

@@ -48,7 +48,7 @@ def test_a_host_that_is_cut_off_and_one_that_is_killed(
         assert (cause, node) == ("node_fail", "h2")
         wait_until(lambda: status_of(run).state == "running", "it runs")
         hosts.kill("h1")
-        wait_until(lambda: not hosts.processes("h2", "orchestrator"), "what was cut off ends by itself")
+        wait_until(lambda: not hosts.processes("h2", "orchestrator"), "what was cut off ends by itself", every=0.5)
         hosts.heal("h2")
         said = end()
     assert said.startswith("0\n"), said + run.launcher_log.read_text()

@@ -49,12 +49,16 @@ class Going:
 class Commands:
     """The process that forks, until `close`. Commands may run side by side."""
 
-    def __init__(self, *programs: str) -> None:
-        """`programs`: those of ours that commands become, like `orchestrator.dashboard`; they are imported, too."""
+    def __init__(self, *programs: str, entered: Sequence[str] = (), env: Mapping[str, str] | None = None) -> None:
+        """`programs`: those of ours that commands become, like `orchestrator.dashboard`; they are imported, too.
+        `entered`: what goes before a command line that is to run on another machine (slurm/machine.py).
+        """
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             # -P: what lies beside the program is not what libraries mean by a name.
-            self._process = subprocess.Popen([sys.executable, "-P", str(_PROGRAM), *programs], stdin=theirs)
+            command = [*entered, sys.executable, "-P", str(_PROGRAM), *programs]
+            self._process = subprocess.Popen(command, stdin=theirs, env=env)
+        self._is_elsewhere = bool(entered)
 
     def __call__(
         self, *arguments: str | Path, cwd: Path, env: Mapping[str, str], typed: str = "", timeout: float = 200
@@ -95,7 +99,8 @@ class Commands:
                 code = told.read()  # until the command has ended
             except TimeoutError:
                 with contextlib.suppress(ProcessLookupError):
-                    os.killpg(pid, signal.SIGKILL)
+                    if not self._is_elsewhere:  # where the number is another process's; that machine ends it
+                        os.killpg(pid, signal.SIGKILL)
                 raise
         assert code, f"{request['arguments']} was killed"
         return int(code)

@@ -4,8 +4,7 @@ A start costs a second instead of five to ten. `python ranks.py` is that process
 supervisor for it (a session of its own), and that forks the ranks. When a rank fails the supervisor ends the others, as
 torchrun does. What stands in for programs that others start (forked/) asks by a socket.
 
-A process that uses CUDA cannot fork others that do. Importing does not use it; where that should change with a version,
-every rank imports for itself again, which takes longer and nothing else.
+A process that uses CUDA cannot fork others that do. Should a version use it on import, each rank imports for itself.
 """
 
 from __future__ import annotations
@@ -316,7 +315,7 @@ def stand_for(connection: socket.socket) -> None:
 
         code = torchrun(LaunchedRank, is_left)
     else:
-        threading.Thread(target=end_with, args=[connection], daemon=True).start()
+        threading.Thread(target=end_with, args=[connection, is_elsewhere], daemon=True).start()
         if module == "torch.distributed.run":
             runpy.run_path(str(_REAL_TORCHRUN))["fork_ranks"](LaunchedRank)
         code = run_module([module, *arguments], env)
@@ -325,9 +324,11 @@ def stand_for(connection: socket.socket) -> None:
     os._exit(code)
 
 
-def end_with(connection: socket.socket) -> None:
+def end_with(connection: socket.socket, is_elsewhere: bool) -> None:
     """End this process when the one is killed that it stands for."""
     connection.recv(1)
+    if is_elsewhere:
+        os.killpg(0, signal.SIGKILL)  # SLURM does not find what this has started
     os._exit(1)
 
 
@@ -363,7 +364,7 @@ class LaunchedRank:
 
 def run_module(module: Sequence[str], env: Mapping[str, str]) -> int:
     """What `python -m` with these variables would do; its exit code."""
-    for number in (signal.SIGTERM, signal.SIGHUP):
+    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1):
         signal.signal(number, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     os.environ.clear()

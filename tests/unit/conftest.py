@@ -2,39 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from support.light_forks import LightForks
-from support.made_once import made_once
-
-
-@pytest.fixture(scope="session")
-def empty_store(shared_folder: Path) -> Path:
-    """A store without runs, made once: its dozens of tables take seconds."""
-    return made_once(shared_folder / "store", _make_store) / "mlflow.db"
-
-
-def _make_store(folder: Path) -> None:
-    """In an environment that asks for nothing, in which MLflow would report to its makers by default."""
-    program = """if True:
-        import pathlib, sys
-        import orchestrator.tracking.program
-        from orchestrator.tracking.mlflow.store import connect
-        from mlflow.telemetry import get_telemetry_client
-        from mlflow.telemetry.utils import is_telemetry_disabled
-        connect(pathlib.Path(sys.argv[1]), None)
-        print(is_telemetry_disabled(), get_telemetry_client())
-    """
-    environment = {"PATH": os.environ["PATH"], "HOME": str(folder)}
-    command = [sys.executable, "-c", program, str(folder)]
-    made = subprocess.run(command, env=environment, check=True, timeout=240, capture_output=True, text=True)
-    assert (made.stdout, made.stderr) == ("True None\n", "")
 
 
 @pytest.fixture(scope="session")

@@ -23,7 +23,8 @@ PROGRAMS = (
     "orchestrator.inference.serving",
     "torch.distributed.run",
 )
-PASSED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+NODE = "orchestrator.batch.node"
+PASSED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1)
 
 
 def stand_for(name: str, module: str, arguments: list[str]) -> int:
@@ -40,12 +41,15 @@ def stand_for(name: str, module: str, arguments: list[str]) -> int:
         if not (first := answers.readline()):
             raise ConnectionResetError("nobody forks there")
         there = int(first)
+        send = os.killpg if module == NODE else os.kill  # SLURM's go to a whole step
         for number in PASSED_ON:
-            signal.signal(number, lambda number, frame: os.kill(there, number))
+            signal.signal(number, lambda number, frame: send(there, number))
         return int(answers.readline() or 1)
 
 
 def is_forked(module: str) -> bool:
+    if module == NODE and os.environ["SLURM_NODEID"] != "0":  # it becomes another program, with this process's number
+        return False
     return module in PROGRAMS or module.endswith("_program") or module in os.environ.get("FORKED_TOO", "").split()
 
 
