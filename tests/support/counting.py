@@ -1,4 +1,4 @@
-"""Code for a rank whose matrix products torch counts while it trains: their FLOPs are an event, and nothing is saved."""
+"""Code for a rank whose matrix products torch counts while it trains: their FLOPs are an event. Nothing is saved."""
 
 from __future__ import annotations
 
