@@ -17,7 +17,10 @@ from support.training import layout, make_run, tiny_job
 
 from orchestrator.launch.processes.launch_processes import processes_of
 
-pytestmark = [pytest.mark.distributed, pytest.mark.slow("a tiny training, two servers of two processes, the command once")]
+pytestmark = [
+    pytest.mark.distributed,
+    pytest.mark.slow("a tiny training, two servers of two processes, the command once"),
+]
 
 KB = ("--max-request-kb", "4")
 GREEDY = {"temperature": 0, "max_tokens": 6}
