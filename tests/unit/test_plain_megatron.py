@@ -61,8 +61,8 @@ Printed = Callable[..., str]
 @pytest.fixture(scope="module")
 def printed() -> Iterator[Printed]:
     """printed(program, arguments, environment=…, path=…): what a program prints, which begins with torch imported."""
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-    with subprocess.Popen([sys.executable, "-c", FORKS], text=True, **pipes) as process:
+    command = [sys.executable, "-c", FORKS]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdin is not None
         assert process.stdout is not None
         asks, answers = process.stdin, process.stdout

@@ -141,7 +141,8 @@ def test_no_request_of_the_interface_is_too_much(server: Server, request: pytest
     """No 500, no long answer, and `/health` answers at once. One process reads them all; the second has fewer to follow
     it in.
     """
-    statuses, examples = set(), 75 if request.node.callspec.params["server"] == "alone" else 25
+    statuses = set()
+    examples = 75 if request.node.callspec.params["server"] == "alone" else 25
 
     @settings(max_examples=examples, suppress_health_check=list(HealthCheck))
     @given(COMPLETIONS, CHATS)
