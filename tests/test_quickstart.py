@@ -41,9 +41,23 @@ def quickstart(folder: Path, python: Path) -> str:
     return done.stdout
 
 
+PARTS = ("asyncio", "multiprocessing", "unittest", "textwrap.py")
+"""Of the standard library: enough to learn from."""
+
+
 def python_that(place: Path, when_generating: str) -> Path:
-    """Python, which does something of its own first where it is to generate: a line of a shell."""
-    place.write_text(f'#!/bin/sh\nif [ "$3" = generate ]; then {when_generating}; fi\nexec {sys.executable} "$@"\n')
+    """Python with a small standard library, which does something of its own first where it is to generate: a line of a
+    shell.
+    """
+    library = place.with_name("library")
+    library.mkdir(exist_ok=True)
+    for name in PARTS:
+        if not (library / name).exists():
+            (library / name).symlink_to(Path(sysconfig.get_path("stdlib"), name))
+    place.write_text(
+        f'#!/bin/sh\nif [ "$1" = -c ]; then echo {library}; exit; fi\n'
+        f'if [ "$3" = generate ]; then {when_generating}; fi\nexec {sys.executable} "$@"\n'
+    )
     place.chmod(0o755)
     return place
 

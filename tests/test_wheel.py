@@ -26,20 +26,25 @@ class Installation:
 
     def run(self, *arguments: str, code: int = 0) -> subprocess.CompletedProcess[str]:
         """Run `orchestrator ARGUMENTS` and check its exit code."""
-        variables = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
-        command = self.environment / "bin" / "orchestrator"
-        finished = subprocess.run(
-            [command, *arguments], cwd=self.folder, env=variables, capture_output=True, text=True, timeout=120
-        )
-        assert finished.returncode == code, finished.stdout + finished.stderr
-        return finished
+        return self._start(["orchestrator", *arguments], code)
 
     def python(self, program: str) -> str:
         """What a Python program prints in the environment."""
-        interpreter = self.environment / "bin" / "python"
-        return subprocess.run(
-            [interpreter, "-c", program], cwd=self.folder, capture_output=True, text=True, check=True
-        ).stdout.strip()
+        return self._start(["python", "-c", program], 0).stdout.strip()
+
+    def _start(self, command: list[str], code: int) -> subprocess.CompletedProcess[str]:
+        program, *arguments = command
+        variables = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+        finished = subprocess.run(
+            [self.environment / "bin" / program, *arguments],
+            cwd=self.folder,
+            env=variables,
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+        assert finished.returncode == code, finished.stdout + finished.stderr
+        return finished
 
 
 @pytest.fixture(scope="module")
@@ -158,55 +163,69 @@ def test_a_type_checker_knows_the_types(installed: Installation, tmp_path: Path)
     assert [error.rpartition("[")[2] for error in errors] == ["arg-type]", "call-arg]", "attr-defined]"], errors
 
 
-def test_init_validate_plan_render(installed: Installation) -> None:
-    installed.run("init", "--yes")
-    assert (installed.folder / "job.yaml").is_file()
-    installed.run("validate", "job.yaml")
-    plan = json.loads(installed.run("plan", "job.yaml", "--json").stdout)
-    assert plan["parameters"]["total"] > 0
-    assert "orchestrator.runtime" in installed.run("render", "job.yaml").stdout
-
-
 JOBS = [str(path.relative_to(ROOT / "jobs")) for path in SHIPPED.values()]
+OWN = {
+    "validate": ["validate", "job.yaml"],
+    "plan": ["plan", "job.yaml", "--json"],
+    "render": ["render", "job.yaml"],
+    "schema": ["schema"],
+    "presets": ["schema", "--presets"],
+}
+"""Commands in the folder that `init` has made a job in, by what they are called here."""
 EVERY_JOB = f"""
 import contextlib, io, json
 from orchestrator.cli.main import main
 from orchestrator.resources import resource_root
-said = {{}}
+words = {OWN}
 for job in {JOBS}:
     for command in ("plan", "render"):
-        with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.redirect_stderr(out):
-            code = main([command, str(resource_root("jobs") / job)])
-        said[f"{{command}} {{job}}"] = code, out.getvalue()
+        words[f"{{command}} {{job}}"] = [command, str(resource_root("jobs") / job)]
+said = {{}}
+for name, each in words.items():
+    with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.redirect_stderr(io.StringIO()) as err:
+        code = main(each)
+    said[name] = code, out.getvalue(), err.getvalue()
 print(json.dumps(said))
 """
 
 
 @pytest.fixture(scope="module")
-def said(installed: Installation) -> dict[str, tuple[int, str]]:
-    """The exit code and the output of each command about each job, all from one process."""
-    answers: dict[str, tuple[int, str]] = json.loads(installed.python(EVERY_JOB))
+def initialized(installed: Installation) -> Installation:
+    """The same, with a job in its folder."""
+    installed.run("init", "--yes")
+    assert (installed.folder / "job.yaml").is_file()
+    return installed
+
+
+@pytest.fixture(scope="module")
+def said(initialized: Installation) -> dict[str, tuple[int, str, str]]:
+    """The exit code and the output of commands, those about each shipped job among them, all from one process."""
+    answers: dict[str, tuple[int, str, str]] = json.loads(initialized.python(EVERY_JOB))
     return answers
 
 
+def test_init_validate_plan_render(said: dict[str, tuple[int, str, str]]) -> None:
+    assert {name: said[name][0] for name in OWN} == dict.fromkeys(OWN, 0), said
+    assert json.loads(said["plan"][1])["parameters"]["total"] > 0
+    assert "orchestrator.runtime" in said["render"][1]
+
+
 @pytest.mark.parametrize("job", JOBS)
-def test_shipped_jobs_plan_and_render(said: dict[str, tuple[int, str]], job: str) -> None:
+def test_shipped_jobs_plan_and_render(said: dict[str, tuple[int, str, str]], job: str) -> None:
     for command in ("plan", "render"):
-        code, out = said[f"{command} {job}"]
-        assert code == 0, out
+        code, out, err = said[f"{command} {job}"]
+        assert code == 0, out + err
     assert "orchestrator.runtime" in out
 
 
-def test_schema_and_presets(installed: Installation) -> None:
-    schema = json.loads(installed.run("schema").stdout)
-    assert "parallelism" in schema["properties"]
-    assert "gpt2-large" in installed.run("schema", "--presets").stdout
+def test_schema_and_presets(said: dict[str, tuple[int, str, str]]) -> None:
+    assert "parallelism" in json.loads(said["schema"][1])["properties"]
+    assert "gpt2-large" in said["presets"][1]
 
 
-def test_run_says_what_to_install(installed: Installation) -> None:
-    installed.run("init", "--yes", "--force")
-    failed = installed.run("run", "job.yaml", code=2)
+def test_run_says_what_to_install(initialized: Installation) -> None:
+    failed = initialized.run("run", "job.yaml", code=2)
     (line,) = failed.stderr.strip().splitlines()
     assert "pip install" in line
     assert "megatron-orchestrator[train]" in line
-    assert not (installed.folder / "runs").exists()
+    assert not (initialized.folder / "runs").exists()

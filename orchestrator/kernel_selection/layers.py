@@ -17,14 +17,24 @@ WORTH = 0.1
 on a fast one nothing is saved."""
 
 
-def layers_of(job: JobSpec, machine: Machine, estimates: Estimates) -> tuple[Layers, str]:
-    """The layers to plan for, and why: what a run takes, as far as can be told."""
+class PlannedLayers(NamedTuple):
+    """The layers to plan for: what a run takes, as far as can be told."""
+
+    layers: Layers
+    why: str
+    saved_by_torch: float | None = None
+    """`saved_by_torch` of the job, where it was asked for and is worth nothing: no need to estimate it again."""
+
+
+def layers_of(job: JobSpec, machine: Machine, estimates: Estimates) -> PlannedLayers:
+    """The layers to plan for, and why."""
     there, why = layers_there(job, machine)
-    if job.runtime.layers == "auto" and there == "transformer_engine":
-        saved = saved_by_torch(job, machine, estimates)
-        if saved >= WORTH:
-            return "torch", f"auto: the host holds up Transformer Engine's, and a step takes {saved:.0%} less"
-    return there, why
+    if job.runtime.layers != "auto" or there != "transformer_engine":
+        return PlannedLayers(there, why)
+    saved = saved_by_torch(job, machine, estimates)
+    if saved < WORTH:
+        return PlannedLayers(there, why, saved)
+    return PlannedLayers("torch", f"auto: the host holds up Transformer Engine's, and a step takes {saved:.0%} less")
 
 
 def layers_there(job: JobSpec, machine: Machine) -> tuple[Layers, str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import reduce
+from itertools import accumulate
 from typing import Any
 
 from orchestrator.errors import UserError
@@ -88,7 +89,7 @@ def to_megatron(job: JobSpec) -> MegatronCommand:
     covered = {row.path for row in ROWS} | {path for group in FLAG_GROUPS for path in group.paths}
     covered |= {"model.architecture", "model.vision", "launch.nodes", "launch.gpus_per_node", "launch.env"}
     for path in leaf_paths():
-        if "." in path and not any(path == other or path.startswith(f"{other}.") for other in covered):
+        if "." in path and covered.isdisjoint(accumulate(path.split("."), "{}.{}".format)):
             declared = declared_around(path, NoMegatronFlag)
             writer.leave(path, "Megatron-LM has no flag for it" if declared is None else declared.reason)
     return MegatronCommand(

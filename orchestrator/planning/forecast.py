@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from orchestrator.kernel_selection.auto_values import settled
-from orchestrator.kernel_selection.layers import layers_of, saved_by_torch
+from orchestrator.kernel_selection.layers import PlannedLayers, layers_of, saved_by_torch
 from orchestrator.kernel_selection.machine import Estimates, Fit, Machine
 from orchestrator.kernel_selection.tensor_overlap import overlaps_tensor_parallel
 from orchestrator.planning.blend import evaluations
@@ -146,8 +146,7 @@ class Estimate(NamedTuple):
 
     job: JobSpec
     """The job that says all of it."""
-    layers: Layers
-    layers_from: str
+    chosen: PlannedLayers
     memory: Memory
     time: StepTime
 
@@ -155,10 +154,10 @@ class Estimate(NamedTuple):
 def estimated(job: JobSpec, padded_vocab: int, device: Device) -> Estimate:
     """The estimate of a job on a device."""
     machine, estimates = machine_of(device), DeviceEstimates(padded_vocab, device)
-    layers, why = layers_of(job, machine, estimates)
-    job = settled(job, layers, machine, estimates)
-    memory = estimate_memory(job, padded_vocab, layers)
-    return Estimate(job, layers, why, memory, estimate_time(job, padded_vocab, layers, device))
+    chosen = layers_of(job, machine, estimates)
+    job = settled(job, chosen.layers, machine, estimates)
+    memory = estimate_memory(job, padded_vocab, chosen.layers)
+    return Estimate(job, chosen, memory, estimate_time(job, padded_vocab, chosen.layers, device))
 
 
 def forecast(plan: Plan, cluster: ClusterSpec | None = None) -> Forecast:
@@ -167,18 +166,21 @@ def forecast(plan: Plan, cluster: ClusterSpec | None = None) -> Forecast:
     choice = device_of(plan.job, cluster)
     machine, estimates = machine_of(choice.device), DeviceEstimates(words, choice.device)
     estimate = estimated(plan.job, words, choice.device)
-    job, layers, memory, time = estimate.job, estimate.layers, estimate.memory, estimate.time
-    fit = capacity(memory, choice.device)
+    job, layers, memory, time = estimate.job, estimate.chosen.layers, estimate.memory, estimate.time
+    fit, saved = capacity(memory, choice.device), 0.0
+    if layers != "torch":
+        known = estimate.chosen.saved_by_torch
+        saved = saved_by_torch(plan.job, machine, estimates) if known is None else known
     return Forecast(
         job=job,
         choice=choice,
         layers=layers,
-        layers_from=estimate.layers_from,
+        layers_from=estimate.chosen.why,
         memory=memory,
         fit=fit,
         time=time,
         slow_host_seconds=slow_host_seconds(plan.job, words, choice.device),
-        saved_by_torch=0.0 if layers == "torch" else saved_by_torch(plan.job, machine, estimates),
+        saved_by_torch=saved,
         balanced=_balanced(plan.job, layers, machine, estimates, fit),
         training_seconds=training_seconds(job, plan.batch, time.step_seconds),
         checkpoint_bytes=checkpoint_bytes(job, plan.parameters.total),

@@ -18,5 +18,5 @@ def slow_host_seconds(job: JobSpec, padded_vocab: int, device: Device) -> float 
         return None
     machine = machine_of(device)
     slow = DeviceEstimates(padded_vocab, device.with_launch(device.fitted.host.slow_host * device.efficiency.launch))
-    layers, _ = layers_of(job, machine, slow)
+    layers = layers_of(job, machine, slow).layers
     return slow.step(settled(job, layers, machine, slow), layers).seconds

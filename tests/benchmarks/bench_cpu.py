@@ -77,6 +77,7 @@ def open_run(folder: Path, steps: int, closing: contextlib.ExitStack) -> Any:
     changed = {
         "parallelism.tensor_model_parallel_size": 1,
         "schedule.train_iters": steps,
+        "schedule.lr_warmup_iters": WARM_UP,
         "checkpoint.save_interval": steps,
         "tracking.mlflow": "false",
     }

@@ -63,11 +63,12 @@ class Watch:
 
 
 @contextmanager
-def watched(port: int, path: str = "/health") -> Iterator[Watch]:
+def watched(port: int, path: str = "/health", process: int | None = None) -> Iterator[Watch]:
     """Ask all the time, in a thread of its own; at the end answers must have come within `SLOWEST`, by a clock that
-    other processes do not lengthen.
+    other processes do not lengthen. `process`: whose port it is, where that is known; to look for it takes longer than
+    to ask.
     """
-    watch, stopping, clock = Watch(), threading.Event(), UndisturbedClock(listening_on(port))
+    watch, stopping, clock = Watch(), threading.Event(), UndisturbedClock(process or listening_on(port))
     statuses: list[int] = []
 
     def ask() -> None:
@@ -104,6 +105,10 @@ def half_open(port: int, count: int = 1100) -> Iterator[None]:
             caller.sendall(b"POST /v1/completions HT" if number % 2 else b"")
         yield
     resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+FEW_DESCRIPTORS = "import resource\nresource.setrlimit(resource.RLIMIT_NOFILE, (1024, 1024))\n"
+"""What a program that is forked executes first, to have no more than these."""
 
 
 def with_few_descriptors(command: list[str]) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import http.client
 import json
 import os
@@ -17,7 +18,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from orchestrator.run_directory.rundir import RunDir
 from orchestrator.spec.job import JobSpec
 from support.faults import PATIENCE
-from support.hostile import with_few_descriptors
+from support.hostile import listening_on, with_few_descriptors
 from support.training import layout, tiny_job
 
 TOKEN = "a-token-for-tests-only"
@@ -102,6 +103,11 @@ class Server:
         read = answer.read().decode()
         connection.close()
         return answer.status, read
+
+    @functools.cached_property
+    def listener(self) -> int:
+        """The process that answers."""
+        return listening_on(self.port)
 
     def completion(self, **body: Any) -> dict[str, Any]:
         status, content = self.ask("/v1/completions", body)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import ctypes
+import json
 import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -27,6 +29,54 @@ names = ("libcudnn_graph.so.9", "libcudnn_adv.so.9", "libcudnn_ops.so.8")
 print(os.environ["CUDNN_HOME"], *(name in loaded for name in names))
 """
 
+FORKS = """
+import json, os, sys, traceback
+import torch
+for line in sys.stdin:
+    asked = json.loads(line)
+    reading, writing = os.pipe()
+    if os.fork() == 0:
+        os.environ.clear()
+        os.environ.update(asked["environment"])
+        os.dup2(writing, 1)
+        sys.stdout = open(1, "w", closefd=False)
+        sys.argv[1:] = asked["arguments"]
+        sys.path[:0] = asked["path"]
+        try:
+            exec(asked["program"], {"__name__": "__main__"})
+        except BaseException:
+            traceback.print_exc(file=sys.stdout)
+        sys.stdout.flush()
+        os._exit(0)
+    os.close(writing)
+    with open(reading) as said:
+        print(json.dumps(said.read()), flush=True)
+    os.wait()
+"""
+"""A process that has imported torch and nothing of ours, and forks for each line that asks for a program."""
+
+Printed = Callable[..., str]
+
+
+@pytest.fixture(scope="module")
+def printed() -> Iterator[Printed]:
+    """printed(program, arguments, environment=…, path=…): what a program prints, which begins with torch imported."""
+    command = [sys.executable, "-c", FORKS]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        asks, answers = process.stdin, process.stdout
+
+        def ask(
+            program: str, *arguments: str, environment: Mapping[str, str] = os.environ, path: tuple[str, ...] = ()
+        ) -> str:
+            asked = {"program": program, "arguments": arguments, "environment": dict(environment), "path": path}
+            print(json.dumps(asked), file=asks, flush=True)
+            said: str = json.loads(answers.readline())
+            return said
+
+        yield ask
+
 
 def _loaded() -> set[Path]:
     """The shared libraries of this process."""
@@ -43,12 +93,9 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_transformer_engine_gets_the_cudnn_that_torch_has_loaded(folder: Path) -> None:
+def test_transformer_engine_gets_the_cudnn_that_torch_has_loaded(folder: Path, printed: Printed) -> None:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("CUDNN_")}
-    finished = subprocess.run(
-        [sys.executable, "-c", PROGRAM, str(folder)], capture_output=True, text=True, check=True, env=environment
-    )
-    of_torch, *shared = finished.stdout.split()
+    of_torch, *shared = printed(PROGRAM, str(folder), environment=environment).split()
     assert shared == [of_torch, "True", "True", "False"]
     assert of_torch == str(folder) or torch.version.cuda, "only a CUDA build has loaded one itself"
 
@@ -82,7 +129,9 @@ def _loaded_of_cudnn() -> set[Path]:
     ],
     ids=["half", "another torch", "silent"],
 )
-def test_a_transformer_engine_that_does_not_load_is_none(tmp_path: Path, raised: str, trouble: str) -> None:
+def test_a_transformer_engine_that_does_not_load_is_none(
+    tmp_path: Path, printed: Printed, raised: str, trouble: str
+) -> None:
     package = tmp_path / "transformer_engine"
     package.mkdir()
     (package / "__init__.py").write_text("import transformer_engine.common\n")
@@ -93,18 +142,10 @@ from orchestrator.plain_megatron import ENGINE_TROUBLE
 from megatron.core.transformer import transformer_block
 print(ENGINE_TROUBLE, transformer_block.HAVE_TE, importlib.util.find_spec("transformer_engine"))
 """
-    paths = os.pathsep.join([str(tmp_path), *sys.path])
-    finished = subprocess.run(
-        [sys.executable, "-c", program],
-        capture_output=True,
-        text=True,
-        check=True,
-        env={**os.environ, "PYTHONPATH": paths},
-    )
-    assert finished.stdout == f"{trouble} False None\n"
+    assert printed(program, path=(str(tmp_path),)) == f"{trouble} False None\n"
 
 
-def test_clients_of_trackers_are_left_to_who_asks_for_them() -> None:
+def test_clients_of_trackers_are_left_to_who_asks_for_them(printed: Printed) -> None:
     program = """
 import orchestrator.plain_megatron, sys
 from megatron.core import timers
@@ -114,5 +155,4 @@ import wandb
 from torch.utils.tensorboard import SummaryWriter
 print(wandb.__name__, SummaryWriter.__name__)
 """
-    finished = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert finished.stdout.split() == ["False"] * 3 + ["None"] * 2 + ["wandb", "SummaryWriter"]
+    assert printed(program).split() == ["False"] * 3 + ["None"] * 2 + ["wandb", "SummaryWriter"]

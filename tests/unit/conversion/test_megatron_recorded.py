@@ -12,6 +12,7 @@ import pytest
 import torch
 from parity.kinds import KINDS, SAVED
 from parity.records import recorded, value_of, values_of, write_checkpoint
+from support.faults import Ranks
 from support.refused import refused
 
 from orchestrator.cli.main import main
@@ -65,7 +66,9 @@ def test_weights_and_optimizer_are_all_there(kind: str, tmp_path: Path, capsys: 
 @pytest.mark.parametrize(
     ("size", "multiple", "fits"), [(ROWS + 1, 1, False), (400, 128, False), (ROWS, 1, True), (ROWS, 128, True)]
 )
-def test_each_token_of_the_job_has_a_row(size: int, multiple: int, fits: bool, tmp_path: Path) -> None:
+def test_each_token_of_the_job_has_a_row(
+    size: int, multiple: int, fits: bool, tmp_path: Path, ranks: Ranks, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """However far the job's vocabulary is padded; a job with more tokens is refused before anything is written."""
     source = write_checkpoint("gpt", tmp_path / "theirs")
     sizes = {"vocab_size": size, "make_vocab_size_divisible_by": multiple}
@@ -78,6 +81,8 @@ def test_each_token_of_the_job_has_a_row(size: int, multiple: int, fits: bool, t
     with refused("vocabulary_differs", ROWS, size):
         megatron.check_weights(checkpoint, found_in(checkpoint), job)
     (tmp_path / "job.yaml").write_text(job.model_dump_json())
+    for name, value in ranks.for_commands().items():
+        monkeypatch.setenv(name, value)
     words = ["checkpoint", "import", str(source), "--job", str(tmp_path / "job.yaml")]
     assert main([*words, "--runs-dir", str(tmp_path / "runs")]) == 2
     assert not (tmp_path / "runs").exists()

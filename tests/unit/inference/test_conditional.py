@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 from support.faults import CommandLine, Ranks
-from support.training import layout, make_run, tiny_job
+from support.trained_together import TrainedTogether
+from support.training import layout, tiny_job
 
 from orchestrator.run_directory.rundir import RunDir
 from orchestrator.spec.job import JobSpec
@@ -33,9 +34,14 @@ def t5_job(name: str, degrees: dict[str, Any], **model: Any) -> JobSpec:
     )
 
 
-def trained(ranks: Ranks, folder: Path, **model: Any) -> RunDir:
-    job = t5_job("one", layout(), **model)
-    return ranks.must_train(make_run(folder, job), job)
+POSITIONS = ("relative", "rope", "learned_absolute")
+
+
+@pytest.fixture(scope="module")
+def trained(ranks: Ranks, tmp_path_factory: pytest.TempPathFactory) -> TrainedTogether[str]:
+    """By the kind of positions."""
+    jobs = {kind: t5_job("one", layout(), position_embedding_type=kind) for kind in POSITIONS}
+    return TrainedTogether(ranks, tmp_path_factory.mktemp("trained"), jobs)
 
 
 def written(ranks: Ranks, run: RunDir, job: JobSpec, out: Path) -> list[dict[str, Any]]:
@@ -49,8 +55,8 @@ def written(ranks: Ranks, run: RunDir, job: JobSpec, out: Path) -> list[dict[str
 
 
 @pytest.fixture(scope="module")
-def run(ranks: Ranks, tmp_path_factory: pytest.TempPathFactory) -> RunDir:
-    return trained(ranks, tmp_path_factory.mktemp("relative"))
+def run(trained: TrainedTogether[str]) -> RunDir:
+    return trained["relative"]
 
 
 @pytest.fixture(scope="module")
@@ -83,10 +89,10 @@ def test_other_layouts_write_the_same(
         assert rank == together
 
 
-@pytest.mark.parametrize("positions", ["rope", "learned_absolute"])
-def test_other_positions(ranks: Ranks, positions: str, tmp_path: Path) -> None:
-    changed = {"position_embedding_type": positions}
-    [found] = written(ranks, trained(ranks, tmp_path, **changed), t5_job("one", layout(), **changed), tmp_path / "out")
+@pytest.mark.parametrize("positions", POSITIONS[1:])
+def test_other_positions(ranks: Ranks, trained: TrainedTogether[str], positions: str, tmp_path: Path) -> None:
+    job = t5_job("one", layout(), position_embedding_type=positions)
+    [found] = written(ranks, trained[positions], job, tmp_path / "out")
     check(found)
 
 

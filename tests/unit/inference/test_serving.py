@@ -1,4 +1,4 @@
-"""A model over HTTP: a real server of two pipeline stages, started as a person does, and real requests."""
+"""A model over HTTP: servers of two pipeline stages, one of them started as a person does, and real requests."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ from support.training import layout, make_run, tiny_job
 
 from orchestrator.launch.processes.launch_processes import processes_of
 
-pytestmark = [pytest.mark.distributed, pytest.mark.slow("a tiny training, a server of two processes, the command once")]
+pytestmark = [
+    pytest.mark.distributed,
+    pytest.mark.slow("a tiny training, two servers of two processes, the command once"),
+]
 
 KB = ("--max-request-kb", "4")
 GREEDY = {"temperature": 0, "max_tokens": 6}
@@ -33,7 +36,7 @@ def server(ranks: Ranks, tmp_path_factory: pytest.TempPathFactory) -> Iterator[S
         **{"parallelism": layout(pp=2), "schedule": {"train_iters": 10}},
     )
     run = ranks.must_train(make_run(folder, job), job)
-    server = start(run, *KB)
+    server = start(run, *KB, env=ranks.under_torchrun())
     yield server
     if server.process.poll() is None:
         server.process.send_signal(signal.SIGINT)
@@ -202,7 +205,7 @@ def test_another_path_and_another_method_are_refused_in_the_same_words(
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_what_ends_the_command_ends_every_rank(server: Server, number: signal.Signals) -> None:
     """Runs last: the first server still answers after all that it was asked. It is interrupted, and ends torchrun and
-    the ranks; the second one is killed, which torchrun and the ranks notice themselves: forked ones would not.
+    the ranks. The second one has nothing that was forked: it is killed, which torchrun and the ranks notice themselves.
     """
     ended = server if number == signal.SIGINT else start(server.run, *KB)
     assert len(ended.completion(prompt="x", **GREEDY)["choices"]) == 1

@@ -29,7 +29,8 @@ def small(*changes: str) -> JobSpec:
 
 
 def layers_of(job: JobSpec, device: Device) -> tuple[str, str]:
-    return layers.layers_of(job, machine_of(device), DeviceEstimates(WORDS, device))
+    chosen = layers.layers_of(job, machine_of(device), DeviceEstimates(WORDS, device))
+    return chosen.layers, chosen.why
 
 
 @pytest.fixture
@@ -71,6 +72,7 @@ def test_not_where_they_do_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
     h200 = device_named("H200")
     monkeypatch.setattr(estimates, "capacity", lambda memory, device: "does not fit")
     assert layers.saved_by_torch(small(*WAITING), machine_of(h200), DeviceEstimates(WORDS, h200)) == 0
+    assert layers.layers_of(small(*WAITING), machine_of(h200), DeviceEstimates(WORDS, h200)).saved_by_torch == 0
     assert layers_of(small(*WAITING), h200)[0] == "transformer_engine"
 
 

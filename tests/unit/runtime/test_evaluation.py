@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
-from support.faults import Ranks
-from support.training import four_layer_job, make_run, values
+from support.faults import UNSAVED, Ranks
+from support.trained_together import TrainedTogether
+from support.training import four_layer_job, values
 
 from orchestrator.planning.blend import samples_needed
 from orchestrator.planning.training_schedule.batch import BatchSchedule
@@ -65,33 +65,41 @@ def test_as_many_samples_are_held_out_as_megatron_lm_asks_for() -> None:
         assert samples_needed(job, BatchSchedule.of(job)).validation == expected * 5 * 8
 
 
-@pytest.mark.slow("trains tiny jobs in ranks")
-def test_each_evaluation_reads_the_next_samples(ranks: Ranks, tmp_path: Path) -> None:
+STILL: dict[str, Any] = {"optimizer": {"lr": 1e-12, "weight_decay": 0.0}, "schedule": {"train_iters": 5}}
+NEXT = {"eval_interval": 2, "eval_iters": 1, "same_samples": False}
+TOGETHER = {"eval_interval": 5, "eval_iters": 3}
+EVALUATED: list[tuple[dict[str, Any], list[int]]] = [
+    ({"eval_at_start": True}, [0]),
+    ({"eval_interval": 2, "eval_at_start": True}, [0, 2, 4, 5]),
+    ({"eval_interval": 1}, [1, 2, 3, 4, 5]),
+    ({"eval_interval": 2, "eval_at_end": False}, [2, 4]),
+]
+"""Of a job with five steps: what it says of evaluations, and when there are some."""
+
+
+@pytest.fixture(scope="module")
+def trained(ranks: Ranks, tmp_path_factory: pytest.TempPathFactory) -> TrainedTogether[str]:
+    """By what they say of evaluations."""
+    jobs = {str(each): four_layer_job("job", **STILL, evaluation=each) for each in (NEXT, TOGETHER)}
+    more = {"batch": {"micro_batch_size": 8}, "schedule": {"train_iters": 5}}
+    for each, _ in EVALUATED:
+        jobs[str(each)] = four_layer_job("job", **more, evaluation={"eval_iters": 1, **each})
+    return TrainedTogether(ranks, tmp_path_factory.mktemp("trained"), jobs, inject=UNSAVED)
+
+
+@pytest.mark.slow("trains tiny jobs in a rank")
+def test_each_evaluation_reads_the_next_samples(trained: TrainedTogether[str]) -> None:
     """With weights that stand still, three evaluations in a row give what one of their batches together gives."""
-    still: dict[str, Any] = {"optimizer": {"lr": 1e-12, "weight_decay": 0.0}, "schedule": {"train_iters": 5}}
-    on = {"eval_interval": 2, "eval_iters": 1, "same_samples": False}
-    job = four_layer_job("on", **still, evaluation=on)
-    found = values(ranks.must_train(make_run(tmp_path, job), job), "validation/loss")
-    together = four_layer_job("together", **still, evaluation={"eval_interval": 5, "eval_iters": 3})
-    [whole] = values(ranks.must_train(make_run(tmp_path, together), together), "validation/loss").values()
+    found = values(trained[str(NEXT)], "validation/loss")
+    [whole] = values(trained[str(TOGETHER)], "validation/loss").values()
     assert list(found) == [2, 4, 5]
     assert len({round(loss, 6) for loss in found.values()}) == 3
     assert sum(found.values()) / 3 == pytest.approx(whole, rel=1e-6)
 
 
-@pytest.mark.slow("each case trains a tiny job in a rank of its own")
-@pytest.mark.parametrize(
-    ("evaluation", "expected"),
-    [
-        ({"eval_at_start": True}, [0]),
-        ({"eval_interval": 8, "eval_at_start": True}, [0, 8, 16, 20]),
-        ({"eval_interval": 10}, [10, 20]),
-        ({"eval_interval": 8, "eval_at_end": False}, [8, 16]),
-    ],
-)
-def test_evaluated_iterations(evaluation: dict[str, Any], expected: list[int], ranks: Ranks, tmp_path: Path) -> None:
-    job = four_layer_job("job", batch={"micro_batch_size": 8}, evaluation={"eval_iters": 1, **evaluation})
-    run = ranks.must_train(make_run(tmp_path, job), job)
-    measured = values(run, "validation/loss")
+@pytest.mark.slow("trains tiny jobs in a rank")
+@pytest.mark.parametrize(("evaluation", "expected"), EVALUATED)
+def test_evaluated_iterations(evaluation: dict[str, Any], expected: list[int], trained: TrainedTogether[str]) -> None:
+    measured = values(trained[str(evaluation)], "validation/loss")
     assert list(measured) == expected
     assert all(5.3 < loss < 5.8 for loss in measured.values()), "random tokens stay near ln(250) = 5.52"
