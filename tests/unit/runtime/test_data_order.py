@@ -268,8 +268,8 @@ changed = st.sets(st.sampled_from(["blend", "seq_length", "batch", "nothing"]), 
 starts = st.lists(st.tuples(changed, specs, st.integers(1, 30), st.integers(0, 25), st.booleans()), max_size=4)
 
 
-@pytest.mark.slow("a hundred runs of up to five starts each build some hundred sample indices")
-@settings(max_examples=100, deadline=None)
+@pytest.mark.slow("two hundred runs of up to five starts each build some hundred sample indices")
+@settings(max_examples=200, deadline=None)
 @given(first=specs, length=st.integers(1, 30), steps=st.integers(0, 25), later=starts)
 def test_any_sequence_of_starts_and_changes(
     folder: Path, first: Spec, length: int, steps: int, later: list[tuple[set[str], Spec, int, int, bool]]
