@@ -106,11 +106,11 @@ def _constant_row(name: str, entry: Mapping[str, Any]) -> str:
     value, source = entry["value"], entry["source"]
     if isinstance(value, dict):
         pair = value.keys() == {"forward", "backward"}
-        shown = ", ".join(f"{each:.3g}" if pair else f"{key} {each:.3g}" for key, each in value.items())
+        shown = ", ".join(f"{each:.4g}" if pair else f"{key} {each:.4g}" for key, each in value.items())
     elif isinstance(value, list):
         shown = "; ".join(", ".join(f"{each:g}" for each in row) for row in value)
     else:
-        shown = f"{value:.3g}"
+        shown = f"{value:.4g}"
     page, _, section = source.partition("#")
     link = f"[{section.replace('-', ' ')}](../{page.removeprefix('docs/')}#{section})" if section else source
     origin = f"{entry['measured_on']}, {entry['date']}: {link}"

@@ -26,8 +26,6 @@ FUSED_PERMUTATION = ForwardBackward(6.25, 6.25)
 """Accesses of [tokens * chosen experts, h] counted, not measured, of one kernel each to sort a rank's tokens by expert
 and put them back: it reads a token once and writes it for each of eight experts, or the other way round; and of one
 each that sorts what came from other ranks, or sorts it back, which reads and writes all of it."""
-_UNFUSED = ForwardBackward(24, 24)
-"""The same of megatron-core's operations one at a time: measured of Mixtral's layers on an H200, 2026-11-24."""
 FUSED_WITH_EXCHANGE = ForwardBackward(3.3, 3.3)
 """The same where each token comes once to a rank (0.65 of the copies, for eight experts on eight ranks), and is read
 there and written for each of its experts."""
@@ -155,8 +153,15 @@ def _kernels(software: list[str]) -> Kernels:
     if "unfused" in software:
         kernels = replace(PLAIN_TRANSFORMER_ENGINE, accumulation=TRANSFORMER_ENGINE.accumulation)
     once = "deepep" in software or "hybridep" in software
-    moved = (FUSED_WITH_EXCHANGE if once else FUSED_PERMUTATION) if "fused" in software else _UNFUSED
-    exchange = TokenExchange(once, "overlapped" in software, moved, waits_for_counts=int("padded" not in software))
+    moved = (FUSED_WITH_EXCHANGE if once else FUSED_PERMUTATION) if "fused" in software else None
+    exchange = TokenExchange(
+        once,
+        "overlapped" in software,
+        moved,
+        fuses_permutation=False,
+        fuses_router=False,
+        waits_for_counts=int("padded" not in software),
+    )
     replayed: Literal["nothing", "attention", "layers"] = "nothing"
     if "graphs" in software:
         replayed = "layers"

@@ -85,6 +85,8 @@ class Experts(_Constants):
 
     moved: ForwardBackward
     sorted: ForwardBackward
+    unfused_moved: ForwardBackward
+    unfused_sorted: ForwardBackward
     routed: ForwardBackward
     streamed_routing: ForwardBackward
     biased: ForwardBackward

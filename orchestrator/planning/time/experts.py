@@ -27,10 +27,8 @@ def routed_seconds(setting: Setting, matrix: Matrix, routing: Routing) -> Forwar
 
 def _grouped(setting: Setting, inputs: float, outputs: float, count: int, tokens: float, slower: float) -> float:
     """One product for each expert, or all in one kernel: which fills the processors, and still reads every weight."""
-    products, are_large = (
-        setting.expert_products,
-        setting.joins_experts and is_large_product(setting.job, inputs, outputs),
-    )
+    products = setting.expert_products
+    are_large = setting.joins_experts and is_large_product(setting.job, inputs, outputs)
     if are_large or not groups_experts(setting.job, setting.kernels.layers):
         return count * gemm_seconds(tokens / count, outputs, inputs, setting.device, products)
     read = setting.streaming((tokens * (inputs + outputs) + count * inputs * outputs) * setting.size)
@@ -39,12 +37,15 @@ def _grouped(setting: Setting, inputs: float, outputs: float, count: int, tokens
 
 def moving_seconds(setting: Setting, routed: RoutedTokens) -> ForwardBackward:
     """Routing, and sorting tokens by expert and back, in memory."""
-    fitted, moved = setting.device.fitted.experts, setting.kernels.token_exchange.moved
-    if moved is None:
-        found = NOTHING.plus(fitted.moved, routed.sent * setting.size).plus(fitted.routed, routed.scores)
-        found = found.plus(fitted.sorted, routed.computed * setting.size if routed.experts > 1 else 0.0)
+    fitted, exchange = setting.device.fitted.experts, setting.kernels.token_exchange
+    found = NOTHING.plus(fitted.routed if exchange.fuses_router else fitted.streamed_routing, routed.scores)
+    if exchange.moved is not None:
+        found = found.plus(exchange.moved, routed.sent * setting.size)
     else:
-        found = NOTHING.plus(moved, routed.sent * setting.size).plus(fitted.streamed_routing, routed.scores)
+        fused = exchange.fuses_permutation
+        found = found.plus(fitted.moved if fused else fitted.unfused_moved, routed.sent * setting.size)
+        if routed.experts > 1:
+            found = found.plus(fitted.sorted if fused else fitted.unfused_sorted, routed.computed * setting.size)
     if setting.joins_experts:
         found = found.plus(fitted.joined_biased, routed.biased * setting.size)
     else:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from orchestrator.models.blocks.base import ForwardBackward
 from orchestrator.planning.hardware.devices import Device
-from orchestrator.planning.time.kernels.accesses import Kernels
+from orchestrator.planning.time.kernels.accesses import Kernels, TokenExchange
 from orchestrator.planning.time.step import estimate_with
 from orchestrator.spec.job import JobSpec
 
@@ -35,6 +35,7 @@ IDEAL = Kernels(
     optimizer_launches=0,
     loss=ForwardBackward(2, 4),  # logits are read, and read and replaced by their gradient, in bf16
     overlaps_tensor_parallel=True,
+    token_exchange=TokenExchange(moved=ForwardBackward(2, 2), fuses_router=False),
 )
 """Kernels that read and write nothing twice."""
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
+from orchestrator.kernel_selection.experts import can_fuse_permutation, can_fuse_router
 from orchestrator.kernel_selection.fused_kernels import adds_in_products
 from orchestrator.kernel_selection.tensor_overlap import overlaps_tensor_parallel
 from orchestrator.models.blocks.base import NOTHING, ForwardBackward
@@ -30,9 +31,11 @@ class TokenExchange(NamedTuple):
     overlaps: bool = False
     """Whether it runs beside a pass over another micro-batch (megatron-core's overlap_moe_expert_parallel_comm)."""
     moved: ForwardBackward | None = None
-    """Accesses of [tokens * chosen experts, h] to sort tokens by expert and back, where neither these nor the router's
-    are as fitted.
-    """
+    """Accesses of [tokens * chosen experts, h] to sort tokens by expert and back, where they are not as fitted."""
+    fuses_permutation: bool = True
+    """Whether tokens are sorted by Transformer Engine's kernels, and not by an operation at a time."""
+    fuses_router: bool = True
+    """Whether experts are chosen, and scores summed up, by Transformer Engine's kernels, which do not stream."""
     waits_for_counts: int = 1
     """How often the host waits to know how many tokens each expert has: never where they are padded to a capacity."""
 
@@ -155,5 +158,11 @@ def kernels_of(job: JobSpec, layers: Layers) -> Kernels:
         behind = fitted.accumulation
         bytes_ = behind.behind_products_in_16_bits if in_16_bits else behind.behind_products
         kernels = replace(kernels, accumulation=bytes_)
+    if job.model.has_experts:
+        engines = layers == "transformer_engine"
+        exchange = kernels.token_exchange._replace(
+            fuses_permutation=engines and can_fuse_permutation(job), fuses_router=engines and can_fuse_router(job)
+        )
+        kernels = replace(kernels, token_exchange=exchange)
     is_flash = job.runtime.attention_backend == "flash"
     return replace(kernels, attention_rate=fitted.attention.flash_attention_speedup) if is_flash else kernels

@@ -9,15 +9,24 @@ from typing import Any
 import pytest
 
 from orchestrator.planning.hardware import Device, device_named
-from orchestrator.planning.time.kernels.accesses import TRANSFORMER_ENGINE, Kernels, TokenExchange
+from orchestrator.planning.time.kernels.accesses import TRANSFORMER_ENGINE, Kernels, TokenExchange, kernels_of
 from orchestrator.planning.time.step import estimate_with
 from orchestrator.planning.vocabulary import vocabulary
+from orchestrator.spec.sections.runtime import Layers
 
 IN_BF16 = {"dtype": "bf16"}
 LAYERS, MICRO_BATCHES, TOKENS, HIDDEN, INNER = 4, 2, 2048, 1024, 2048
 
 
-def job_of(make_job: Any, *, gpus: int = 8, ep: int = 8, precision: dict[str, Any] | None = None, **model: Any) -> Any:
+def job_of(
+    make_job: Any,
+    *,
+    gpus: int = 8,
+    ep: int = 8,
+    precision: dict[str, Any] | None = None,
+    runtime: dict[str, Any] | None = None,
+    **model: Any,
+) -> Any:
     fields = {
         "num_layers": LAYERS,
         "hidden_size": HIDDEN,
@@ -34,6 +43,7 @@ def job_of(make_job: Any, *, gpus: int = 8, ep: int = 8, precision: dict[str, An
         batch={"micro_batch_size": 1, "global_batch_size": gpus * MICRO_BATCHES},
         launch={"nodes": -(-gpus // 8), "gpus_per_node": min(gpus, 8)},
         precision=precision or {},
+        runtime=runtime or {},
     )
 
 
@@ -84,6 +94,28 @@ def test_an_exchange_beside_another_pass_costs_what_is_left_of_it(make_job: Any)
     waited, hidden = (parts(job, exchanging(overlaps=each)) for each in (False, True))
     assert 0.0 < hidden["expert_parallel"] < waited["expert_parallel"]
     assert all(hidden[name] == waited[name] for name in ("gemm", "attention", "memory_bound"))
+
+
+@pytest.mark.parametrize("layers", ["transformer_engine", "torch"])
+@pytest.mark.parametrize("deterministic", [False, True])
+def test_tokens_are_sorted_as_the_run_sorts_them(make_job: Any, layers: Layers, deterministic: bool) -> None:
+    """By Transformer Engine's kernels where a run has them, and otherwise by an operation at a time: what this adds to
+    one expert more of a token, and to sixteen experts more.
+    """
+    fitted, is_fused = without_latency().fitted.experts, layers == "transformer_engine" and not deterministic
+
+    def memory(**model: Any) -> float:
+        runtime = {"deterministic": deterministic, "layers": layers}
+        job = job_of(make_job, runtime=runtime, precision=IN_BF16, **model)
+        found = kernels_of(job, layers)
+        fused = replace(found, token_exchange=TokenExchange())
+        return parts(job, found)["memory_bound"] - parts(job, fused)["memory_bound"]
+
+    accesses = sum(fitted.unfused_moved) + sum(fitted.unfused_sorted) - sum(fitted.moved) - sum(fitted.sorted)
+    more = 0.0 if is_fused else streamed(2 * accesses * TOKENS * HIDDEN)
+    assert memory(moe_router_topk=2) - memory(moe_router_topk=1) == pytest.approx(more, rel=1e-6)
+    less = 0.0 if is_fused else streamed((sum(fitted.routed) - sum(fitted.streamed_routing)) * TOKENS * 16)
+    assert memory() - memory(num_experts=32) == pytest.approx(less, rel=1e-6)
 
 
 def test_no_counts_no_wait(make_job: Any) -> None:
