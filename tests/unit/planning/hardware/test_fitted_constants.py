@@ -30,6 +30,7 @@ NOT_FITTED = {
     "fitting._NOISE": "the same",
     "fitting._STEP": "how a slope is taken",
     "fitting._ROUNDS": "of the search",
+    "fitting._SETTLED": "the same",
     "gemm._RATES": "products of FP8 and FP4 for one of bf16, by the datasheets",
     "host.NOTHING": "zero",
     "passes._ADDED": "bytes of reading bf16 and fp32, and writing fp32",
