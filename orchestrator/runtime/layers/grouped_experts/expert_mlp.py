@@ -49,7 +49,7 @@ def join_expert_mlp(experts: Any, gate: Gate, *, has_biases: bool, large: int = 
     _multiply_with(first, _GateAndUp, experts.num_local_experts, kinds)
     _multiply_with(second, _Down, experts.num_local_experts, kinds)
     for linear in (first, second):
-        vars(linear)["set_extra_state"] = _pass_over
+        vars(linear)["set_extra_state"] = _ignore_extra_state
 
     def forward(
         hidden: torch.Tensor, tokens_per_expert: torch.Tensor, weights: torch.Tensor
@@ -76,7 +76,7 @@ def _multiply_with(linear: Any, function: type[torch.autograd.Function], count: 
     vars(linear)["forward"] = forward
 
 
-def _pass_over(extra_state: Any) -> None:
+def _ignore_extra_state(extra_state: Any) -> None:
     """Scaling factors of FP8 in a checkpoint. What is loaded would be saved again, though nothing has renewed it."""
 
 
