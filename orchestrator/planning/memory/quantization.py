@@ -16,6 +16,7 @@ from orchestrator.models.blocks.base import RankShape
 from orchestrator.models.layers import Layer
 from orchestrator.planning.encoder_decoder import half_job, halves_of_stage
 from orchestrator.planning.layout.chunk_layers import in_stages
+from orchestrator.planning.memory.layer import is_recomputed
 from orchestrator.planning.parameters.layer import degrees_of, layer_parameters, stage_expert_parameters
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.sections.precision import DTYPE_BYTES
@@ -53,6 +54,6 @@ def saved_by_quantization(job: JobSpec, layer: Layer, sizes: RankShape, of_mlp: 
     if fp8 is not None and fp8.recipe == "delayed":
         # A linear layer keeps its FP8 copy beside the bf16 tensor that attention or the router keeps.
         given = sizes.tokens * (job.model.attention.scores(job.model).output // sizes.tp) * sizes.width
-        twice = given + sum(block.copied_inputs(job.model, sizes) for block in layer)
+        twice = given + sum(block.copied_inputs(job.model, sizes) for block in layer if not is_recomputed(job, block))
     saved = 1 - narrow.element_bytes / DTYPE_BYTES["bf16"]
     return int((normed + of_mlp - twice) * saved * narrow.share_of_layers(job.model.num_layers))

@@ -135,3 +135,16 @@ def test_a_shared_expert_is_in_fp8() -> None:
     heads, inside = model.num_attention_heads * model.head_dim, model.shared_expert_size
     less = sizes.stream // 2 + sizes.tokens * inside - sizes.tokens * heads - sizes.stream // 2
     assert wide["activations"] - narrow["activations"] == model.num_layers * less
+
+
+def test_nothing_is_kept_twice_of_recomputed_experts() -> None:
+    """The shared expert's cast goes with them, so that casts of the attention are left: of its input, and of what it
+    gives, which delayed scaling has beside the bf16 that the attention keeps.
+    """
+    recomputed = ("runtime.recompute_granularity=selective", "runtime.recompute_modules=[moe]")
+    jobs = [job_of("qwen1.5-moe-a2.7b", 4, 1, 4, 1, 1, *recomputed, *more) for more in ((), ("precision.fp8=null",))]
+    narrow, wide = map(memory, jobs)
+    model, sizes = jobs[0].model, rank_shape(jobs[0])
+    heads = model.num_attention_heads * model.head_dim
+    less = sizes.stream // 2 - sizes.tokens * heads
+    assert wide["activations"] - narrow["activations"] == model.num_layers * less
