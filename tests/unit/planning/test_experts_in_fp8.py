@@ -148,3 +148,18 @@ def test_nothing_is_kept_twice_of_recomputed_experts() -> None:
     heads = model.num_attention_heads * model.head_dim
     less = sizes.stream // 2 - sizes.tokens * heads
     assert wide["activations"] - narrow["activations"] == model.num_layers * less
+
+
+def test_layers_at_the_ends_stay_in_bf16_with_their_experts() -> None:
+    """The experts of all layers are the same, and those of the ends have an attention in bf16."""
+    tensorwise, ends = "precision.fp8.recipe=tensorwise", 3
+    at_ends = ("precision.fp8.num_layers_at_start_in_bf16=1", "precision.fp8.num_layers_at_end_in_bf16=2")
+    all_narrow, some = small(tensorwise), small(tensorwise, *at_ends)
+    assert joins_expert_mlp(some, TE)
+    narrow, mixed, wide = map(memory, (all_narrow, some, in_bf16()))
+    share = (LAYERS - ends) / LAYERS
+    assert mixed["fp8_weights"] == pytest.approx(share * narrow["fp8_weights"], abs=1)
+    assert wide["activations"] - mixed["activations"] == (LAYERS - ends) * rank_shape(some).stream // 2
+    [of_narrow, of_some, of_wide] = (parts(each, TRANSFORMER_ENGINE) for each in (all_narrow, some, in_bf16()))
+    gained, less = of_wide["gemm"] - of_narrow["gemm"], of_wide["gemm"] - of_some["gemm"]
+    assert less == pytest.approx(share * gained), "the gain of attention, in fewer layers"
