@@ -19,7 +19,7 @@ LARGE_PRODUCT = 1 << 33
 """Multiply-adds of a product, of an expert on average, from which on cuBLAS, which the host starts for each expert, is
 faster than our kernel of all: measured on an H200 in ten shapes (docs/benchmarks/results.md), and taken for other GPUs
 too, where only the speed depends on it. In FP8 Transformer Engine casts and multiplies expert by expert, and products
-below this are over before the host has started the next.
+below this are over before the host has started the next: there the second product of an expert decides.
 """
 _WIDTH = 8
 """Row widths must be multiples of this. For sums over no multiple of 128 it calls cuBLAS by itself."""
@@ -85,8 +85,8 @@ def joins_expert_mlp(job: JobSections, layers: Layers) -> bool:
 
 
 def _stay_in_16_bits(job: JobSections) -> bool:
-    """Whether experts multiply 16-bit tensors: in FP8 those of which a product is not large. MXFP8, whose kernels were
-    not timed beside ours, is Transformer Engine's.
+    """Whether experts multiply 16-bit tensors: in FP8 those whose second product is not large (with a gate, the first
+    is twice as large). MXFP8 and NVFP4, whose kernels were not timed beside ours, are Transformer Engine's.
     """
     precision, model = job.precision, job.model
     if precision.products != "fp8":
