@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.kernel_selection.experts import LARGE_PRODUCT, is_large_product, joins_expert_mlp
+from orchestrator.kernel_selection.experts import is_large_product, joins_expert_mlp
 from orchestrator.models.layers import layers as layers_of
 from orchestrator.planning.hardware import device_named
 from orchestrator.planning.memory import estimate_memory
@@ -17,7 +17,9 @@ from orchestrator.planning.time.setting import setting_of
 from orchestrator.planning.time.step import estimate_with
 from orchestrator.planning.vocabulary import vocabulary
 from orchestrator.spec.job import JobSpec
+from orchestrator.spec.job_sections import LARGE_PRODUCT
 from orchestrator.spec.loading import load_text
+from orchestrator.spec.schema.diff import diff_jobs
 
 TE = "transformer_engine"
 LAYERS, TOKENS = 12, 8192
@@ -163,3 +165,38 @@ def test_layers_at_the_ends_stay_in_bf16_with_their_experts() -> None:
     [of_narrow, of_some, of_wide] = (parts(each, TRANSFORMER_ENGINE) for each in (all_narrow, some, in_bf16()))
     gained, less = of_wide["gemm"] - of_narrow["gemm"], of_wide["gemm"] - of_some["gemm"]
     assert less == pytest.approx(share * gained), "the gain of attention, in fewer layers"
+
+
+@pytest.mark.parametrize(
+    ("recipe", "field", "before", "after", "kind"),
+    [
+        ("delayed", "expert_model_parallel_size", (8, 4), (1, 4), "trajectory"),
+        ("delayed", "expert_model_parallel_size", (1, 4), (8, 4), "trajectory"),
+        ("delayed", "expert_model_parallel_size", (2, 4), (1, 4), "safe"),
+        ("delayed", "micro_batch_size", (8, 4), (8, 1), "trajectory"),
+        ("delayed", "micro_batch_size", (8, 2), (8, 1), "safe"),
+        ("delayed", "context_parallel_size", (8, 4), (8, 4), "trajectory"),
+        ("mxfp8", "expert_model_parallel_size", (8, 4), (1, 4), "safe"),
+    ],
+)
+def test_a_change_of_the_format_of_experts_is_one_of_the_trajectory(
+    recipe: str, field: str, before: tuple[int, int], after: tuple[int, int], kind: str
+) -> None:
+    """Pairs: EP, and sequences of a micro-batch. The loss that balances experts within a micro-batch is left out."""
+    more = ("model.moe_aux_loss_coeff=0", "batch.num_micro_batches=null", "batch.global_batch_size=64")
+    more = (*more, f"precision.fp8.recipe={recipe}", *(("launch.gpu=B200",) if recipe == "mxfp8" else ()))
+    of_context = ("parallelism.context_parallel_size=4",) if "context" in field else ()
+    old = job_of("qwen3-30b-a3b", 8, 1, before[0], 1, before[1], *more)
+    new = job_of("qwen3-30b-a3b", 8, 1, after[0], 1, after[1], *more, *of_context)
+    [change] = [each for each in diff_jobs(old, new) if each.path.endswith(field)]
+    assert change.kind == kind
+    changed = joins_expert_mlp(old, TE) is not joins_expert_mlp(new, TE)
+    assert changed is (kind == "trajectory")
+
+
+def test_switching_the_kernels_of_experts_is_one_of_the_trajectory_in_fp8() -> None:
+    for given, kind in (((), "trajectory"), (("precision.fp8=null",), "safe")):
+        for switch in ("model.moe_grouped_gemm=false", "runtime.gradient_accumulation_fusion=false"):
+            [change] = diff_jobs(small(*given), small(*given, switch))
+            assert change.kind == kind, switch
+            assert not joins_expert_mlp(small(*given, switch), TE)
