@@ -10,11 +10,6 @@ from orchestrator.spec.job_sections import LARGE_PRODUCT, JobSections
 from orchestrator.spec.model import ModelSpec
 from orchestrator.spec.sections.runtime import Layers
 
-GROUPED_PRODUCTS = "NVTE_USE_CUTLASS_GROUPED_GEMM"
-"""By which Transformer Engine (2.9 and later) is told to multiply all experts of a rank in one kernel, forward and for
-the gradients of tokens, on a Hopper GPU and in 16 bits. By itself it calls cuBLAS for each expert, whose search for an
-algorithm takes the host about 0.1 ms (docs/benchmarks/results.md).
-"""
 _WIDTH = 8
 """Row widths must be multiples of this. For sums over no multiple of 128 it calls cuBLAS by itself."""
 _SHARED_BYTES = 48 << 10
@@ -55,10 +50,11 @@ def groups_experts(job: JobSections, layers: Layers) -> bool:
 
 
 def multiplies_in_one_kernel(job: JobSections, layers: Layers) -> bool:
-    """Whether `GROUPED_PRODUCTS` is set."""
+    """Whether a run sets `GROUPED_PRODUCTS`."""
     model = job.model
     inner = model.moe_ffn_size // job.parallelism.expert_tensor_parallel
-    return groups_experts(job, layers) and model.hidden_size % _WIDTH == 0 and inner % _WIDTH == 0
+    has_vectors = model.hidden_size % _WIDTH == 0 and inner % _WIDTH == 0
+    return groups_experts(job, layers) and has_vectors and job.launch.groups_products
 
 
 def adds_weight_gradients(job: JobSections) -> bool:

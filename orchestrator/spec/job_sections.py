@@ -16,7 +16,7 @@ from orchestrator.spec.model import ModelSpec
 from orchestrator.spec.sections.checkpoint import CheckpointSpec
 from orchestrator.spec.sections.data import DataSpec
 from orchestrator.spec.sections.evaluation import EvaluationSpec
-from orchestrator.spec.sections.launch import LaunchSpec
+from orchestrator.spec.sections.launch import RELAUNCHED, LaunchSpec
 from orchestrator.spec.sections.notifications import NotificationsSpec
 from orchestrator.spec.sections.optimizer import OptimizerSpec
 from orchestrator.spec.sections.precision import PrecisionSpec
@@ -66,7 +66,7 @@ class JobSections(Section):
     ] = NotificationsSpec()
     launch: Annotated[
         LaunchSpec,
-        resume.safe("where a job runs does not touch training; losses agree, not bitwise"),
+        RELAUNCHED,
         NoMegatronFlag("it is about the orchestrator's way to start a run"),
     ] = LaunchSpec()
     runtime: RuntimeSpec = RuntimeSpec()
@@ -199,8 +199,9 @@ class JobSections(Section):
         dtype where a job in FP8 has kernels of ours for them and their second product is not large (with a gate, the
         first is twice as large). In MXFP8 and NVFP4, whose kernels were not timed beside ours, all are narrow.
         """
-        model, precision, fuses = self.model, self.precision, self.runtime.gradient_accumulation_fusion
-        if precision.products != "fp8" or not model.joins_experts or fuses is False:
+        model, precision = self.model, self.precision
+        allowed = self.runtime.gradient_accumulation_fusion is not False and self.launch.groups_products
+        if precision.products != "fp8" or not (model.joins_experts and allowed):
             return precision.products
         inner = model.moe_ffn_size // self.parallelism.expert_tensor_parallel
         return precision.products if self.expert_product(inner, model.hidden_size) >= LARGE_PRODUCT else precision.dtype

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.kernel_selection.experts import is_large_product, joins_expert_mlp
+from orchestrator.kernel_selection.experts import is_large_product, joins_expert_mlp, multiplies_in_one_kernel
 from orchestrator.models.layers import layers as layers_of
 from orchestrator.planning.hardware import device_named
 from orchestrator.planning.memory import estimate_memory
@@ -20,6 +20,7 @@ from orchestrator.spec.job import JobSpec
 from orchestrator.spec.job_sections import LARGE_PRODUCT
 from orchestrator.spec.loading import load_text
 from orchestrator.spec.schema.diff import diff_jobs
+from orchestrator.spec.sections.launch import GROUPED_PRODUCTS
 
 TE = "transformer_engine"
 LAYERS, TOKENS = 12, 8192
@@ -196,7 +197,23 @@ def test_a_change_of_the_format_of_experts_is_one_of_the_trajectory(
 
 def test_switching_the_kernels_of_experts_is_one_of_the_trajectory_in_fp8() -> None:
     for given, kind in (((), "trajectory"), (("precision.fp8=null",), "safe")):
-        for switch in ("model.moe_grouped_gemm=false", "runtime.gradient_accumulation_fusion=false"):
+        for switch in (
+            "model.moe_grouped_gemm=false",
+            "runtime.gradient_accumulation_fusion=false",
+            f"launch.env.{GROUPED_PRODUCTS}='0'",
+        ):
             [change] = diff_jobs(small(*given), small(*given, switch))
             assert change.kind == kind, switch
             assert not joins_expert_mlp(small(*given, switch), TE)
+
+
+def test_the_plan_follows_the_switch_of_the_environment() -> None:
+    """Experts in FP8 then have copies of their weights in both orders."""
+    own, switched = small(), small(f"launch.env.{GROUPED_PRODUCTS}='0'")
+    model = own.model
+    of_experts = 3 * model.hidden_size * model.moe_ffn_size * model.expert_count // 2
+    more = memory(switched)["fp8_weights"] - memory(own)["fp8_weights"]
+    assert more == LAYERS * 2 * of_experts
+    assert multiplies_in_one_kernel(own, TE)
+    assert not multiplies_in_one_kernel(switched, TE)
+    assert multiplies_in_one_kernel(small(f"launch.env.{GROUPED_PRODUCTS}='1'"), TE)
