@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from orchestrator.kernel_selection.experts import is_large_product, joins_expert_mlp, multiplies_in_one_kernel
+from orchestrator.migration.to_megatron import to_megatron
 from orchestrator.models.layers import layers as layers_of
 from orchestrator.planning.hardware import device_named
 from orchestrator.planning.memory import estimate_memory
@@ -217,3 +218,10 @@ def test_the_plan_follows_the_switch_of_the_environment() -> None:
     assert multiplies_in_one_kernel(own, TE)
     assert not multiplies_in_one_kernel(switched, TE)
     assert multiplies_in_one_kernel(small(f"launch.env.{GROUPED_PRODUCTS}='1'"), TE)
+
+
+def test_megatron_lm_multiplies_these_experts_in_fp8() -> None:
+    """Its command says so, where they are in 16 bits here."""
+    for job, is_said in ((small(), True), (job_of("mixtral-8x7b", 8, 1, 8, 1, 1), False), (in_bf16(), False)):
+        otherwise = [each.path for each in to_megatron(job).otherwise]
+        assert ("precision.fp8.recipe" in otherwise) is is_said

@@ -25,12 +25,25 @@ from orchestrator.spec.sections.runtime import Layers
 
 def join_expert_mlps(chunk: Any, job: JobSpec, config: LayerConfig, layers: Layers) -> None:
     """Give the experts of a built chunk these passes, unless the environment asks for Transformer Engine's."""
-    adds = config.gradient_accumulation_fusion and os.environ.get(GROUPED_PRODUCTS) != "0"
-    if not adds or not joins_expert_mlp(job, layers):
+    if not _joins(job, config, layers):
         return
     for module in chunk.modules():
         if isinstance(module, TEGroupedMLP):
             join_expert_mlp(module, gate_of(job.model), has_biases=job.model.add_bias_linear)
+
+
+def expert_products(job: JobSpec, config: LayerConfig, layers: Layers) -> str | None:
+    """Format of routed experts' matrix products in a run: in FP8 that of these passes is the dtype. None without
+    experts.
+    """
+    if not job.model.has_experts:
+        return None
+    return job.precision.dtype if _joins(job, config, layers) else job.precision.products
+
+
+def _joins(job: JobSpec, config: LayerConfig, layers: Layers) -> bool:
+    adds = config.gradient_accumulation_fusion and os.environ.get(GROUPED_PRODUCTS) != "0"
+    return bool(adds) and joins_expert_mlp(job, layers)
 
 
 class _Rows(NamedTuple):
