@@ -205,6 +205,7 @@ class Report:
             "peak_flops": result["peak_flops"],
             "peak_dtype": result["dtype"],
             "products": result["products"],
+            "expert_products": result.get("expert_products"),
             "flops_per_step": result["flops_per_step"],
             "full_flops_per_step": result.get("full_flops_per_step"),
             "formula": result["formula"],

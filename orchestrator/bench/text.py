@@ -56,7 +56,9 @@ def _mfu(report: Report) -> str:
         return ""
     against = f"of the {dtype} peak, {amount(peak / 1e12)} TFLOP/s dense"
     if (products := report.result["products"]) != dtype:
-        return f"; {report.mfu:.1%} {against}, with matrix products in {products.upper()}"
+        of_experts = report.result.get("expert_products") or products
+        but = f", but experts' in {of_experts}" if of_experts != products else ""
+        return f"; {report.mfu:.1%} {against}, with matrix products in {products.upper()}{but}"
     return f"; MFU {report.mfu:.1%} {against}"
 
 

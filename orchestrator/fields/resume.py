@@ -62,6 +62,9 @@ UPDATE = trajectory("the optimizer takes other steps")
 ORDER = trajectory("the samples to come are others")
 ROUNDING = trajectory("every step rounds differently")
 SCALING = trajectory("which steps overflow in fp16, and are skipped, changes")
+EXPERT_PRODUCTS = trajectory(
+    "experts multiply in FP8 in one job, in 16 bits in the other: every step rounds differently"
+)
 BALANCE = trajectory("the gradient that balances the experts changes")
 ADAPTERS = forbidden("the checkpoint has other adapters; start another run from it")
 LOSS = trajectory("the loss is computed otherwise")
@@ -84,8 +87,26 @@ def global_batch(old: JobSections, new: JobSections) -> Meaning:
     return GLOBAL_BATCH
 
 
+def _experts_change_format(old: JobSections, new: JobSections) -> bool:
+    """In a job in FP8 small experts stay in 16 bits, and how many tokens one gets decides which are small. (Another
+    format of all products has a class of its own.)
+    """
+    both = bool(old.precision.products == new.precision.products)
+    return both and bool(old.expert_products != new.expert_products)
+
+
+def unless_experts_change_format(otherwise: Meaning) -> OnResume:
+    """Of a field by which experts may come to multiply in FP8, or in 16 bits."""
+    return OnResume(lambda old, new: EXPERT_PRODUCTS if _experts_change_format(old, new) else otherwise)
+
+
+layout = unless_experts_change_format(LAYOUT)
+
+
 @OnResume
 def micro_batch(old: JobSections, new: JobSections) -> Meaning:
+    if _experts_change_format(old, new):
+        return EXPERT_PRODUCTS
     if old.model.balances_groups_of_tokens or new.model.balances_groups_of_tokens:
         return trajectory("experts are balanced over other groups of tokens")
     if old.global_batch_size == new.global_batch_size:
@@ -97,7 +118,7 @@ def micro_batch(old: JobSections, new: JobSections) -> Meaning:
 def parts_of_sequences(old: JobSections, new: JobSections) -> Meaning:
     if old.model.assigns_by_rank or new.model.assigns_by_rank:
         return trajectory("experts are given out among other groups of tokens")
-    return LAYOUT
+    return layout.judge(old, new)
 
 
 @OnResume

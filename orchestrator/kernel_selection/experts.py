@@ -6,21 +6,10 @@ import math
 from typing import NamedTuple
 
 from orchestrator.kernel_selection.fused_kernels import adds_in_products
-from orchestrator.spec.job_sections import JobSections
+from orchestrator.spec.job_sections import LARGE_PRODUCT, JobSections
 from orchestrator.spec.model import ModelSpec
 from orchestrator.spec.sections.runtime import Layers
 
-GROUPED_PRODUCTS = "NVTE_USE_CUTLASS_GROUPED_GEMM"
-"""By which Transformer Engine (2.9 and later) is told to multiply all experts of a rank in one kernel, forward and for
-the gradients of tokens, on a Hopper GPU and in 16 bits. By itself it calls cuBLAS for each expert, whose search for an
-algorithm takes the host about 0.1 ms (docs/benchmarks/results.md).
-"""
-LARGE_PRODUCT = 1 << 33
-"""Multiply-adds of a product, of an expert on average, from which on cuBLAS, which the host starts for each expert, is
-faster than our kernel of all: measured on an H200 in ten shapes (docs/benchmarks/results.md), and taken for other GPUs
-too, where only the speed depends on it. In FP8 Transformer Engine casts and multiplies expert by expert, and products
-below this are over before the host has started the next.
-"""
 _WIDTH = 8
 """Row widths must be multiples of this. For sums over no multiple of 128 it calls cuBLAS by itself."""
 _SHARED_BYTES = 48 << 10
@@ -61,10 +50,11 @@ def groups_experts(job: JobSections, layers: Layers) -> bool:
 
 
 def multiplies_in_one_kernel(job: JobSections, layers: Layers) -> bool:
-    """Whether `GROUPED_PRODUCTS` is set."""
+    """Whether a run sets `GROUPED_PRODUCTS`."""
     model = job.model
     inner = model.moe_ffn_size // job.parallelism.expert_tensor_parallel
-    return groups_experts(job, layers) and model.hidden_size % _WIDTH == 0 and inner % _WIDTH == 0
+    has_vectors = model.hidden_size % _WIDTH == 0 and inner % _WIDTH == 0
+    return groups_experts(job, layers) and has_vectors and job.launch.groups_products
 
 
 def adds_weight_gradients(job: JobSections) -> bool:
@@ -78,36 +68,13 @@ def joins_expert_mlp(job: JobSections, layers: Layers) -> bool:
     """Whether kernels of ours compute the experts of a rank from the first product to the last: those of 16-bit tensors
     with a gate, where weight gradients are added in their products.
     """
-    model = job.model
-    has_gate = model.activation in _GATES and not model.moe_apply_probs_on_input
-    able = multiplies_in_one_kernel(job, layers) and adds_in_products(job) and has_gate
-    return able and _stay_in_16_bits(job)
-
-
-def _stay_in_16_bits(job: JobSections) -> bool:
-    """Whether experts multiply 16-bit tensors: in FP8 those of which a product is not large. MXFP8, whose kernels were
-    not timed beside ours, is Transformer Engine's.
-    """
-    precision, model = job.precision, job.model
-    if precision.products != "fp8":
-        return precision.products in ("bf16", "fp16")
-    return not is_large_product(job, model.hidden_size, model.moe_ffn_size // job.parallelism.expert_tensor_parallel)
+    able = multiplies_in_one_kernel(job, layers) and adds_in_products(job)
+    return able and job.model.joins_experts and job.expert_products in ("bf16", "fp16")
 
 
 def is_large_product(job: JobSections, inputs: float, outputs: float) -> bool:
     """Whether an expert's product with such a matrix of a rank is, on average, a `LARGE_PRODUCT`."""
-    return _rows_of_expert(job) * inputs * outputs >= LARGE_PRODUCT
-
-
-def _rows_of_expert(job: JobSections) -> float:
-    """Tokens of a micro-batch that an expert of a rank computes on, if all get as many: those of all ranks that share
-    out the experts, each as often as it is routed to one.
-    """
-    model, degrees = job.model, job.parallelism
-    parts = degrees.tensor_model_parallel_size if degrees.uses_sequence_parallel else 1
-    tokens = job.micro_batch_sequences * model.sample_length / (degrees.context_parallel_size * parts)
-    ranks = degrees.expert_tensor_parallel * degrees.expert_model_parallel_size
-    return tokens * ranks * model.moe_router_topk * model.moe_kept_share / model.expert_count
+    return job.expert_product(inputs, outputs) >= LARGE_PRODUCT
 
 
 def gate_of(model: ModelSpec) -> Gate:

@@ -34,6 +34,7 @@ from orchestrator.runtime.checkpointing.restoration import Restored, restore
 from orchestrator.runtime.families.registry import family_of
 from orchestrator.runtime.graphs import CapturedPasses, choose_graphs
 from orchestrator.runtime.layers.attention.flash_availability import choose_attention
+from orchestrator.runtime.layers.grouped_experts.expert_mlp import expert_products
 from orchestrator.runtime.layers.grouped_experts.transformer_engine_products import multiply_in_one_kernel
 from orchestrator.runtime.layers.layer_backend import choose_layers
 from orchestrator.runtime.layers.transformer_engine.quantization import require_products
@@ -276,6 +277,7 @@ def _basis_of_mfu(session: Session) -> dict[str, Any]:
         "dtype": job.precision.dtype,
         # The peak stays that of bf16, so that a figure above another means more tokens per second.
         "products": job.precision.products,
+        "expert_products": expert_products(job, session.network.modules[0].config, session.network.layers),
     }
 
 

@@ -10,8 +10,8 @@ from support.faults import Ranks
 from support.measured import Measured, Meter, asked_of, has_layers, largest_differences, needs_layers
 from support.training import events, four_layer_job, largest_difference, layout, losses, make_run
 
-from orchestrator.kernel_selection.experts import GROUPED_PRODUCTS
 from orchestrator.spec.job import JobSpec
+from orchestrator.spec.sections.launch import GROUPED_PRODUCTS
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(580)]
 

@@ -20,13 +20,14 @@ from support.measured import Measured, Meter, gpu_name, needs_gpus, padded_vocab
 from support.shipped import SHIPPED
 from support.training import events, four_layer_job, largest_difference, layout, losses, make_run
 
-from orchestrator.kernel_selection.experts import GROUPED_PRODUCTS, joins_expert_mlp
+from orchestrator.kernel_selection.experts import joins_expert_mlp
 from orchestrator.planning.hardware import shipped
 from orchestrator.planning.memory import estimate_memory
 from orchestrator.planning.time.kernels.accesses import kernels_of
 from orchestrator.planning.time.step import estimate_with
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import load_job
+from orchestrator.spec.sections.launch import GROUPED_PRODUCTS
 
 __all__ = ["real_sentences"]
 

@@ -13,11 +13,12 @@ import torch
 from support.measured import needs_gpus, needs_layers
 from support.training import four_layer_job
 
-from orchestrator.kernel_selection.experts import GROUPED_PRODUCTS, gate_of
+from orchestrator.kernel_selection.experts import gate_of
 from orchestrator.runtime.layers.grouped_experts.transformer_engine_products import multiply_in_one_kernel
 from orchestrator.runtime.layers.weight_gradient import accumulate
 from orchestrator.runtime.triton_kernels.loading import kernels
 from orchestrator.spec.job import JobSpec
+from orchestrator.spec.sections.launch import GROUPED_PRODUCTS
 
 pytestmark = pytest.mark.gpu
 

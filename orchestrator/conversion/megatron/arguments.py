@@ -292,7 +292,7 @@ def to_arguments(job: JobSpec, *, iteration: int, consumed_samples: int, padded_
 
 
 _SWITCHED_OFF = {"no_rope_fusion": "apply_rope_fusion"}
-"""By flags, arguments with names of their own."""
+"""Flags whose argument is not the flag's name without `no_`."""
 
 
 def _argument(flag: tuple[str, ...]) -> tuple[str, Any]:

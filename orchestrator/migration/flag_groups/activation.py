@@ -56,7 +56,9 @@ def write_activation(writer: FlagWriter) -> None:
     flag = next((flag for flag, meant in _FLAGS.items() if meant == activation), None)
     if activation == "gelu" and has_bias:
         writer.add("MODEL", _UNFUSED)
-        writer.say_otherwise(ACTIVATION, f"--{_UNFUSED}: in one kernel with a bias it would be an approximation")
+        approximated = "in one kernel with a bias it would be an approximation"
+        reason = approximated if fuses else "Megatron-LM refuses to add a bias of experts in the kernel of a GeLU"
+        writer.say_otherwise(ACTIVATION, f"--{_UNFUSED}: {reason}")
     elif activation == "gelu_tanh" and fuses:
         return  # Megatron-LM's default
     elif activation == "gelu_tanh":

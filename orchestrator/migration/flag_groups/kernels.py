@@ -1,5 +1,6 @@
-"""Flags of Megatron-LM that turn on what is on here by itself: written, so that it trains as fast; and off what it has
-on, and refuses beside others. What they say of a job, nothing, is in the table of `megatron_flags/performance.py`.
+"""Some flags of Megatron-LM switch on what is on here by itself: they are written so that it trains as fast. Others
+switch off what is on there by default and refused beside other flags. None says anything of a job when it is read
+(the table of `megatron_flags/performance.py`).
 """
 
 from __future__ import annotations

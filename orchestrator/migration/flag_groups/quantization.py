@@ -139,6 +139,10 @@ def _write_fp8(writer: FlagWriter, fp8: Fp8Spec) -> None:
     writer.add("TRAINING", _RECIPE, fp8.recipe)
     if fp8.format is not None and fp8.format == Fp8Spec(recipe=fp8.recipe).chosen_format:
         writer.say_otherwise(f"{FP8}.format", "it is the recipe's own")
+    if writer.job.expert_products != writer.job.precision.products:
+        dtype = writer.job.precision.dtype
+        reason = f"Megatron-LM multiplies experts in FP8 too; here they are small, and multiply in {dtype}"
+        writer.say_otherwise(f"{FP8}.recipe", reason)
     if fp8.recipe == "delayed":
         for flag, (name, default) in _OF_DELAYED.items():
             if getattr(fp8, name) != default:

@@ -9,7 +9,7 @@ from orchestrator.models.layers import layers as layers_of
 from orchestrator.planning.encoder_decoder import half_job, halves_of_stage
 from orchestrator.planning.layout.chunk_layers import Kinds, kinds_of_stages
 from orchestrator.planning.memory.layer import backward_of_layer, linear_inputs, rank_shape, saved_by_layer
-from orchestrator.planning.memory.quantization import kept_less
+from orchestrator.planning.memory.quantization import saved_by_quantization
 from orchestrator.planning.memory.t5 import kept_beyond
 from orchestrator.spec.encoder_decoder import HALVES
 from orchestrator.spec.job import JobSpec
@@ -42,7 +42,7 @@ def of_layers(job: JobSpec, sizes: RankShape, layers: Layers, kinds: Kinds) -> A
     selective = "core_attn" in runtime.recomputed_modules
     kept = [
         saved_by_layer(job, layer, sizes, layers, selective=selective)
-        - kept_less(job, layer, sizes, linear_inputs(job, layer, sizes, layers))
+        - saved_by_quantization(job, layer, sizes, linear_inputs(job, layer, sizes, layers))
         for layer, _ in kinds
     ]
     count, largest = sum(count for _, count in kinds), max(kept, default=0)

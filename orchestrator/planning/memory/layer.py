@@ -63,13 +63,14 @@ def saved_by_layer(job: JobSpec, layer: Layer, sizes: RankShape, layers: Layers,
     for block in layer:
         recomputes_norm = "layernorm" in job.runtime.recomputed_modules and _norm_is_module(job, block, layers)
         kept += residual_stream.saved_by_branch(job.model, sizes, recomputes_norm=recomputes_norm)
-        kept += 0 if _is_recomputed(job, block) else block.memory.saved(job.model, sizes, kernels)
+        kept += 0 if is_recomputed(job, block) else block.memory.saved(job.model, sizes, kernels)
     if layers == "torch" and _counts_mlp(layer):  # in a hybrid, with each attention the norms of two of its layers
         kept += residual_stream.saved_in_fp32(job.model, sizes)
     return kept - residual_stream.saved_once(job.model, sizes)
 
 
-def _is_recomputed(job: JobSpec, block: Block) -> bool:
+def is_recomputed(job: JobSpec, block: Block) -> bool:
+    """Whether a block keeps nothing of its own: it is computed once more in the backward pass."""
     return block.recomputed_as in job.runtime.recomputed_modules
 
 
@@ -87,7 +88,7 @@ def _counts_mlp(layer: Layer) -> bool:
 def linear_inputs(job: JobSpec, layer: Layer, sizes: RankShape, layers: Layers) -> int:
     """Of what a layer keeps, the inputs of linear layers inside its MLP or experts."""
     kernels = core_kernels(job, layers, is_recomputed=False)
-    return sum(block.linear_inputs(job.model, sizes, kernels) for block in layer if not _is_recomputed(job, block))
+    return sum(block.linear_inputs(job.model, sizes, kernels) for block in layer if not is_recomputed(job, block))
 
 
 def backward_of_layer(job: JobSpec, layer: Layer, sizes: RankShape, layers: Layers) -> int:
@@ -102,6 +103,6 @@ def backward_of_layer(job: JobSpec, layer: Layer, sizes: RankShape, layers: Laye
     kernels = core_kernels(job, layers, is_recomputed=job.runtime.recompute_granularity == "selective")
     return residual_stream.backward(job.model, sizes) + max(
         block.memory.backward(job.model, sizes, kernels)
-        + (block.memory.saved(job.model, sizes, kernels) if _is_recomputed(job, block) else 0)
+        + (block.memory.saved(job.model, sizes, kernels) if is_recomputed(job, block) else 0)
         for block in blocks
     )

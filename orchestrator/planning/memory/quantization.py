@@ -16,6 +16,7 @@ from orchestrator.models.blocks.base import RankShape
 from orchestrator.models.layers import Layer
 from orchestrator.planning.encoder_decoder import half_job, halves_of_stage
 from orchestrator.planning.layout.chunk_layers import in_stages
+from orchestrator.planning.memory.layer import is_recomputed
 from orchestrator.planning.parameters.layer import degrees_of, layer_parameters, stage_expert_parameters
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.sections.precision import DTYPE_BYTES
@@ -42,17 +43,17 @@ def copies_of_weights(job: JobSpec, layers: Layers, stage: int) -> int:
     return int(_BOTH_ORDERS * narrow.element_bytes * count * narrow.share_of_layers(job.model.num_layers))
 
 
-def kept_less(job: JobSpec, layer: Layer, sizes: RankShape, of_mlp: int) -> int:
+def saved_by_quantization(job: JobSpec, layer: Layer, sizes: RankShape, of_mlp: int) -> int:
     """What one layer keeps less of a micro-batch. `of_mlp`: bytes in bf16 of the inputs of linears inside its MLP."""
     narrow, fp8 = job.precision.quantization, job.precision.fp8
     if narrow is None:
         return 0
-    # What a norm gives that is a module of its own is also kept by others: by a router.
+    # The router also keeps the output of a norm that is a module of its own, in bf16.
     normed = sizes.stream * (2 - any(block.norm_is_module for block in layer))
     twice = 0
     if fp8 is not None and fp8.recipe == "delayed":
-        # Linears keep casts of what the attention gives, and the router takes, and do not share that.
+        # A linear layer keeps its FP8 copy beside the bf16 tensor that attention or the router keeps.
         given = sizes.tokens * (job.model.attention.scores(job.model).output // sizes.tp) * sizes.width
-        twice = given + sum(block.copied_inputs(job.model, sizes) for block in layer)
+        twice = given + sum(block.copied_inputs(job.model, sizes) for block in layer if not is_recomputed(job, block))
     saved = 1 - narrow.element_bytes / DTYPE_BYTES["bf16"]
     return int((normed + of_mlp - twice) * saved * narrow.share_of_layers(job.model.num_layers))

@@ -17,6 +17,7 @@ from orchestrator.run_directory.rundir import RunDir, write_atomically
 from orchestrator.runtime.bench.setup import setup_of
 from orchestrator.runtime.bench.trace import ANNOTATION, END, breakdown, read_trace
 from orchestrator.runtime.callbacks.base import Callback
+from orchestrator.runtime.layers.grouped_experts.expert_mlp import expert_products
 from orchestrator.runtime.processes.device import Device
 from orchestrator.runtime.session import Session
 
@@ -192,5 +193,6 @@ def _job_facts(session: Session) -> dict[str, Any]:
         "peak_flops": peak_flops(session.processes.device.name, job.precision.dtype),
         "dtype": job.precision.dtype,
         "products": job.precision.products,
+        "expert_products": expert_products(job, session.network.modules[0].config, session.network.layers),
         "setup": setup_of(session),
     }

@@ -4,6 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from orchestrator.fields import resume
 from orchestrator.fields.base import Section
 from orchestrator.fields.metadata import AlsoCalled, HashedIfChanged
 from orchestrator.fields.values import (
@@ -20,6 +21,7 @@ from orchestrator.fields.values import (
     empty_list,
 )
 
+RELAUNCHED = resume.safe("where a job runs does not touch training; losses agree, not bitwise")
 FailureCause = Literal[
     "time_limit",
     "preempted",
@@ -36,6 +38,11 @@ FailureCause = Literal[
     "disk_full",
     "bug",
 ]
+GROUPED_PRODUCTS = "NVTE_USE_CUTLASS_GROUPED_GEMM"
+"""By which Transformer Engine (2.9 and later) is told to multiply all experts of a rank in one kernel, forward and for
+the gradients of tokens, on a Hopper GPU and in 16 bits. By itself it calls cuBLAS for each expert, whose search for an
+algorithm takes the host about 0.1 ms (docs/benchmarks/results.md).
+"""
 Action = Literal["requeue", "requeue_elsewhere", "stop"]
 
 
@@ -58,9 +65,11 @@ class LaunchSpec(Section):
     machine's."""
     runs_dir: Annotated[Text, AlsoCalled("output_dir save_dir")] = "runs"
     """Folder of run directories, relative to the directory where the command is started."""
-    env: Annotated[dict[VariableName, ReferringText], AlsoCalled("env_vars environment")] = Field(
-        default_factory=empty_dict
-    )
+    env: Annotated[
+        dict[VariableName, ReferringText],
+        resume.unless_experts_change_format(RELAUNCHED),
+        AlsoCalled("env_vars environment"),
+    ] = Field(default_factory=empty_dict)
     """Environment of every process. Values may contain ${env:NAME}."""
     python: Text | None = None
     """Python of the training processes; the one that runs the command by default."""
@@ -112,6 +121,11 @@ class LaunchSpec(Section):
     health_check: bool | None = None
     """Check GPUs, disks, clocks and the network between all nodes before the first step; on by default with several
     nodes."""
+
+    @property
+    def groups_products(self) -> bool:
+        """Whether `env` leaves a rank's experts to kernels of all: it does not say no to `GROUPED_PRODUCTS`."""
+        return self.env.get(GROUPED_PRODUCTS) != "0"
 
     @property
     def on_hosts(self) -> bool:

@@ -66,7 +66,8 @@ class RuntimeSpec(Section):
     """Compute the output layer and the loss together, for part of the tokens at a time, so that the full logits never
     exist: less memory for one more matrix product."""
     gradient_accumulation_fusion: Annotated[
-        Literal["auto"] | bool, resume.safe("the same gradients, rounded less; losses agree, not bitwise")
+        Literal["auto"] | bool,
+        resume.unless_experts_change_format(resume.safe("the same gradients, rounded less; losses agree, not bitwise")),
     ] = "auto"
     """Let the matrix products that compute weight gradients add them directly to the gradient buffers; `auto` does so
     on a GPU, in 16 bits, without adapters, if torch supports it: 2.10 and later can add to fp32 gradients."""

@@ -218,6 +218,8 @@ def test_megatrons_count_stands_beside_ours_where_it_is_asked_for(tmp_path: Path
 def test_fp8_is_held_against_the_bf16_peak_with_these_words(tmp_path: Path) -> None:
     lines = text.headline(report_of(measurement(tmp_path, products="fp8")))
     assert "50.6% of the bf16 peak, 989 TFLOP/s dense, with matrix products in FP8" in lines[1]
+    experts = measurement(tmp_path, products="fp8", expert_products="bf16")
+    assert "in FP8, but experts' in bf16" in text.headline(report_of(experts))[1]
     assert "MFU" not in lines[1]
 
 

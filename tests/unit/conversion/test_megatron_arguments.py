@@ -49,6 +49,16 @@ MODELS: dict[str, dict[str, Any]] = {
 }
 
 
+def test_a_flag_that_switches_off_is_the_argument_by_its_name() -> None:
+    """Megatron-LM's parser keeps `--no-rope-fusion` as `apply_rope_fusion`, and other flags by what follows `no-`."""
+    latent = {"kv_lora_rank": 16, "qk_head_dim": 16, "qk_pos_emb_head_dim": 8, "v_head_dim": 12}
+    of_latents = {**latent, "add_bias_linear": False, "normalization": "RMSNorm", "activation": "swiglu"}
+    job = four_layer_job("latents", model=of_latents)
+    arguments = to_arguments(job, iteration=1, consumed_samples=8, padded_vocab=256)
+    assert arguments["apply_rope_fusion"] is False
+    assert not {"no_rope_fusion", "rope_fusion"} & arguments.keys()
+
+
 @pytest.mark.parametrize("name", MODELS)
 def test_there_and_back(name: str) -> None:
     job = four_layer_job(name, model=MODELS[name], parallelism=layout(tp=2, pp=2, sequence_parallel=True))

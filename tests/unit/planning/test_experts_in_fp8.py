@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from orchestrator.kernel_selection.experts import LARGE_PRODUCT, is_large_product, joins_expert_mlp
+from orchestrator.kernel_selection.experts import is_large_product, joins_expert_mlp, multiplies_in_one_kernel
+from orchestrator.migration.to_megatron import to_megatron
 from orchestrator.models.layers import layers as layers_of
 from orchestrator.planning.hardware import device_named
 from orchestrator.planning.memory import estimate_memory
@@ -17,7 +18,10 @@ from orchestrator.planning.time.setting import setting_of
 from orchestrator.planning.time.step import estimate_with
 from orchestrator.planning.vocabulary import vocabulary
 from orchestrator.spec.job import JobSpec
+from orchestrator.spec.job_sections import LARGE_PRODUCT
 from orchestrator.spec.loading import load_text
+from orchestrator.spec.schema.diff import diff_jobs
+from orchestrator.spec.sections.launch import GROUPED_PRODUCTS
 
 TE = "transformer_engine"
 LAYERS, TOKENS = 12, 8192
@@ -135,3 +139,89 @@ def test_a_shared_expert_is_in_fp8() -> None:
     heads, inside = model.num_attention_heads * model.head_dim, model.shared_expert_size
     less = sizes.stream // 2 + sizes.tokens * inside - sizes.tokens * heads - sizes.stream // 2
     assert wide["activations"] - narrow["activations"] == model.num_layers * less
+
+
+def test_nothing_is_kept_twice_of_recomputed_experts() -> None:
+    """The shared expert's cast goes with them, so that casts of the attention are left: of its input, and of what it
+    gives, which delayed scaling has beside the bf16 that the attention keeps.
+    """
+    recomputed = ("runtime.recompute_granularity=selective", "runtime.recompute_modules=[moe]")
+    jobs = [job_of("qwen1.5-moe-a2.7b", 4, 1, 4, 1, 1, *recomputed, *more) for more in ((), ("precision.fp8=null",))]
+    narrow, wide = map(memory, jobs)
+    model, sizes = jobs[0].model, rank_shape(jobs[0])
+    heads = model.num_attention_heads * model.head_dim
+    less = sizes.stream // 2 - sizes.tokens * heads
+    assert wide["activations"] - narrow["activations"] == model.num_layers * less
+
+
+def test_layers_at_the_ends_stay_in_bf16_with_their_experts() -> None:
+    """The experts of all layers are the same, and those of the ends have an attention in bf16."""
+    tensorwise, ends = "precision.fp8.recipe=tensorwise", 3
+    at_ends = ("precision.fp8.num_layers_at_start_in_bf16=1", "precision.fp8.num_layers_at_end_in_bf16=2")
+    all_narrow, some = small(tensorwise), small(tensorwise, *at_ends)
+    assert joins_expert_mlp(some, TE)
+    narrow, mixed, wide = map(memory, (all_narrow, some, in_bf16()))
+    share = (LAYERS - ends) / LAYERS
+    assert mixed["fp8_weights"] == pytest.approx(share * narrow["fp8_weights"], abs=1)
+    assert wide["activations"] - mixed["activations"] == (LAYERS - ends) * rank_shape(some).stream // 2
+    [of_narrow, of_some, of_wide] = (parts(each, TRANSFORMER_ENGINE) for each in (all_narrow, some, in_bf16()))
+    gained, less = of_wide["gemm"] - of_narrow["gemm"], of_wide["gemm"] - of_some["gemm"]
+    assert less == pytest.approx(share * gained), "the gain of attention, in fewer layers"
+
+
+@pytest.mark.parametrize(
+    ("recipe", "field", "before", "after", "kind"),
+    [
+        ("delayed", "expert_model_parallel_size", (8, 4), (1, 4), "trajectory"),
+        ("delayed", "expert_model_parallel_size", (1, 4), (8, 4), "trajectory"),
+        ("delayed", "expert_model_parallel_size", (2, 4), (1, 4), "safe"),
+        ("delayed", "micro_batch_size", (8, 4), (8, 1), "trajectory"),
+        ("delayed", "micro_batch_size", (8, 2), (8, 1), "safe"),
+        ("delayed", "context_parallel_size", (8, 4), (8, 4), "trajectory"),
+        ("mxfp8", "expert_model_parallel_size", (8, 4), (1, 4), "safe"),
+    ],
+)
+def test_a_change_of_the_format_of_experts_is_one_of_the_trajectory(
+    recipe: str, field: str, before: tuple[int, int], after: tuple[int, int], kind: str
+) -> None:
+    """Pairs: EP, and sequences of a micro-batch. The loss that balances experts within a micro-batch is left out."""
+    more = ("model.moe_aux_loss_coeff=0", "batch.num_micro_batches=null", "batch.global_batch_size=64")
+    more = (*more, f"precision.fp8.recipe={recipe}", *(("launch.gpu=B200",) if recipe == "mxfp8" else ()))
+    of_context = ("parallelism.context_parallel_size=4",) if "context" in field else ()
+    old = job_of("qwen3-30b-a3b", 8, 1, before[0], 1, before[1], *more)
+    new = job_of("qwen3-30b-a3b", 8, 1, after[0], 1, after[1], *more, *of_context)
+    [change] = [each for each in diff_jobs(old, new) if each.path.endswith(field)]
+    assert change.kind == kind
+    changed = joins_expert_mlp(old, TE) is not joins_expert_mlp(new, TE)
+    assert changed is (kind == "trajectory")
+
+
+def test_switching_the_kernels_of_experts_is_one_of_the_trajectory_in_fp8() -> None:
+    for given, kind in (((), "trajectory"), (("precision.fp8=null",), "safe")):
+        for switch in (
+            "model.moe_grouped_gemm=false",
+            "runtime.gradient_accumulation_fusion=false",
+            f"launch.env.{GROUPED_PRODUCTS}='0'",
+        ):
+            [change] = diff_jobs(small(*given), small(*given, switch))
+            assert change.kind == kind, switch
+            assert not joins_expert_mlp(small(*given, switch), TE)
+
+
+def test_the_plan_follows_the_switch_of_the_environment() -> None:
+    """Experts in FP8 then have copies of their weights in both orders."""
+    own, switched = small(), small(f"launch.env.{GROUPED_PRODUCTS}='0'")
+    model = own.model
+    of_experts = 3 * model.hidden_size * model.moe_ffn_size * model.expert_count // 2
+    more = memory(switched)["fp8_weights"] - memory(own)["fp8_weights"]
+    assert more == LAYERS * 2 * of_experts
+    assert multiplies_in_one_kernel(own, TE)
+    assert not multiplies_in_one_kernel(switched, TE)
+    assert multiplies_in_one_kernel(small(f"launch.env.{GROUPED_PRODUCTS}='1'"), TE)
+
+
+def test_megatron_lm_multiplies_these_experts_in_fp8() -> None:
+    """Its command says so, where they are in 16 bits here."""
+    for job, is_said in ((small(), True), (job_of("mixtral-8x7b", 8, 1, 8, 1, 1), False), (in_bf16(), False)):
+        otherwise = [each.path for each in to_megatron(job).otherwise]
+        assert ("precision.fp8.recipe" in otherwise) is is_said

@@ -12,11 +12,12 @@ import torch
 from megatron.core.transformer.moe import moe_utils
 from support.training import tiny_job
 
-from orchestrator.kernel_selection.experts import GROUPED_PRODUCTS, can_fuse_router, multiplies_in_one_kernel
+from orchestrator.kernel_selection.experts import can_fuse_router, multiplies_in_one_kernel
 from orchestrator.runtime.layers import experts
 from orchestrator.runtime.layers.experts import kernel_settings
 from orchestrator.runtime.layers.grouped_experts.transformer_engine_products import multiply_in_one_kernel
 from orchestrator.spec.job import JobSpec
+from orchestrator.spec.sections.launch import GROUPED_PRODUCTS
 from tests.unit.runtime.conftest import PutKernels
 
 MIXTURE = {"num_experts": 4, "moe_router_topk": 2, "activation": "swiglu", "add_bias_linear": False}

@@ -11,11 +11,13 @@ from megatron.core.transformer.moe.experts import TEGroupedMLP
 from support.training import tiny_job
 from torch.nn import functional
 
-from orchestrator.kernel_selection.experts import LARGE_PRODUCT, Gate, joins_expert_mlp
+from orchestrator.kernel_selection.experts import Gate, joins_expert_mlp
 from orchestrator.models.blocks.experts import memory
 from orchestrator.models.blocks.mlp.layers import quick_gelu
 from orchestrator.planning.memory.layer import core_kernels, rank_shape
-from orchestrator.runtime.layers.grouped_experts.expert_mlp import join_expert_mlp
+from orchestrator.runtime.layers.grouped_experts.expert_mlp import expert_products, join_expert_mlp
+from orchestrator.spec.job_sections import LARGE_PRODUCT
+from orchestrator.spec.sections.launch import GROUPED_PRODUCTS
 from tests.unit.runtime.conftest import PutKernels
 
 HIDDEN, INNER = 6, 4
@@ -272,3 +274,23 @@ def test_which_experts_are_joined(sections: dict[str, Any], joined: bool) -> Non
     job = tiny_job("mixture", **{"model": MIXTURE, "precision": {"dtype": "bf16"}, **sections})
     assert joins_expert_mlp(job, "transformer_engine") is joined
     assert not joins_expert_mlp(job, "torch")
+
+
+@pytest.mark.parametrize(
+    ("sections", "fuses", "switch", "said"),
+    [
+        ({}, True, None, "bf16"),
+        ({}, False, None, "fp8"),
+        ({}, True, "0", "fp8"),
+        ({"precision": {"dtype": "bf16", "fp8": {"recipe": "mxfp8"}}}, True, None, "mxfp8"),
+        ({"precision": {"dtype": "bf16"}}, False, None, "bf16"),
+        ({"model": {}}, True, None, None),
+    ],
+)
+def test_what_a_run_says_of_their_format(
+    sections: dict[str, Any], fuses: bool, switch: str | None, said: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(GROUPED_PRODUCTS, switch or "1")
+    job = tiny_job("mixture", **{"model": MIXTURE, "precision": {"dtype": "bf16", "fp8": {}}, **sections})
+    config: Any = SimpleNamespace(gradient_accumulation_fusion=fuses)
+    assert expert_products(job, config, "transformer_engine") == said

@@ -89,7 +89,10 @@ class ExpertsSpec(Section):
     """How tokens reach their experts: each token is sent only to its experts' ranks (`alltoall`), or all tokens to all
     ranks (`allgather`)."""
     moe_grouped_gemm: Annotated[
-        bool | None, resume.safe("the same products in other kernels; losses agree, not bitwise")
+        bool | None,
+        resume.unless_experts_change_format(
+            resume.safe("the same products in other kernels; losses agree, not bitwise")
+        ),
     ] = None
     """Compute all experts of a rank in one kernel, with Transformer Engine's layers; on by default with these
     layers."""
@@ -136,6 +139,17 @@ class ExpertsSpec(Section):
     def assigns_by_rank(self) -> bool:
         """Whether what a token is given to depends on the others of its rank."""
         return self.moe_router_load_balancing_type == "sinkhorn" or self.moe_expert_capacity_factor is not None
+
+    @property
+    def share_of_expert(self: "ExpertFields") -> float:
+        """Part of the tokens that an expert computes on, if all get as many; those beyond its capacity are dropped."""
+        return self.moe_router_topk * self.moe_kept_share / self.expert_count
+
+    @property
+    def joins_experts(self: "ExpertFields") -> bool:
+        """Whether a kernel computes the experts of a rank together, their gate included, where one can."""
+        is_plain = self.has_sigmoid_gate and not self.moe_apply_probs_on_input
+        return self.has_experts and is_plain and self.moe_grouped_gemm is not False
 
     @property
     def balances_groups_of_tokens(self) -> bool:

@@ -61,3 +61,8 @@ class MlpSpec(Section):
     def is_gated(self) -> bool:
         """Whether the MLP's first matrix has a second half that gates the first."""
         return self.activation in ("swiglu", "geglu", "geglu_exact", "quick_geglu")
+
+    @property
+    def has_sigmoid_gate(self) -> bool:
+        """Whether the gate is an input times a sigmoid: SiLU, or an approximation of GeLU."""
+        return self.is_gated and self.activation != "geglu_exact"

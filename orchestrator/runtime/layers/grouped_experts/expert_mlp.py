@@ -13,22 +13,37 @@ from typing import Any, NamedTuple
 import torch
 from megatron.core.transformer.moe.experts import TEGroupedMLP
 
-from orchestrator.kernel_selection.experts import GROUPED_PRODUCTS, LARGE_PRODUCT, Gate, gate_of, joins_expert_mlp
+from orchestrator.kernel_selection.experts import Gate, gate_of, joins_expert_mlp
 from orchestrator.runtime.layers.config import LayerConfig
 from orchestrator.runtime.layers.weight_gradient import nothing_to_add
 from orchestrator.runtime.triton_kernels.loading import kernels
 from orchestrator.spec.job import JobSpec
+from orchestrator.spec.job_sections import LARGE_PRODUCT
+from orchestrator.spec.sections.launch import GROUPED_PRODUCTS
 from orchestrator.spec.sections.runtime import Layers
 
 
 def join_expert_mlps(chunk: Any, job: JobSpec, config: LayerConfig, layers: Layers) -> None:
     """Give the experts of a built chunk these passes, unless the environment asks for Transformer Engine's."""
-    adds = config.gradient_accumulation_fusion and os.environ.get(GROUPED_PRODUCTS) != "0"
-    if not adds or not joins_expert_mlp(job, layers):
+    if not _joins(job, config, layers):
         return
     for module in chunk.modules():
         if isinstance(module, TEGroupedMLP):
             join_expert_mlp(module, gate_of(job.model), has_biases=job.model.add_bias_linear)
+
+
+def expert_products(job: JobSpec, config: LayerConfig, layers: Layers) -> str | None:
+    """Format of routed experts' matrix products in a run: in FP8 that of these passes is the dtype. None without
+    experts.
+    """
+    if not job.model.has_experts:
+        return None
+    return job.precision.dtype if _joins(job, config, layers) else job.precision.products
+
+
+def _joins(job: JobSpec, config: LayerConfig, layers: Layers) -> bool:
+    adds = config.gradient_accumulation_fusion and os.environ.get(GROUPED_PRODUCTS) != "0"
+    return bool(adds) and joins_expert_mlp(job, layers)
 
 
 class _Rows(NamedTuple):
@@ -49,7 +64,7 @@ def join_expert_mlp(experts: Any, gate: Gate, *, has_biases: bool, large: int = 
     _multiply_with(first, _GateAndUp, experts.num_local_experts, kinds)
     _multiply_with(second, _Down, experts.num_local_experts, kinds)
     for linear in (first, second):
-        vars(linear)["set_extra_state"] = _pass_over
+        vars(linear)["set_extra_state"] = _ignore_extra_state
 
     def forward(
         hidden: torch.Tensor, tokens_per_expert: torch.Tensor, weights: torch.Tensor
@@ -76,7 +91,7 @@ def _multiply_with(linear: Any, function: type[torch.autograd.Function], count: 
     vars(linear)["forward"] = forward
 
 
-def _pass_over(extra_state: Any) -> None:
+def _ignore_extra_state(extra_state: Any) -> None:
     """Scaling factors of FP8 in a checkpoint. What is loaded would be saved again, though nothing has renewed it."""
 
 

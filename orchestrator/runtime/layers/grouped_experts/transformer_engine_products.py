@@ -11,9 +11,10 @@ from typing import Any
 
 import torch
 
-from orchestrator.kernel_selection.experts import GROUPED_PRODUCTS, adds_weight_gradients, multiplies_in_one_kernel
+from orchestrator.kernel_selection.experts import adds_weight_gradients, multiplies_in_one_kernel
 from orchestrator.runtime.triton_kernels.loading import kernels
 from orchestrator.spec.job import JobSpec
+from orchestrator.spec.sections.launch import GROUPED_PRODUCTS
 from orchestrator.spec.sections.runtime import Layers
 
 _WEIGHT_GRADIENT = "NT"
