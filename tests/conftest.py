@@ -209,12 +209,10 @@ def commands() -> Iterator[Commands]:
 def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ranks]:
     """Ranks from one process for the tests of all folders: it imports torch for five seconds."""
     # Imported here, for it would slow every run of the light tests.
-    from support.faults import Ranks
-    from support.ranks import RankStarter
+    from support.faults import ranks_forked_in
 
-    starter = RankStarter(tmp_path_factory.mktemp("ranks"))
-    yield Ranks(starter)
-    starter.close()
+    with ranks_forked_in(tmp_path_factory.mktemp("ranks")) as made:
+        yield made
 
 
 @pytest.fixture(scope="session")

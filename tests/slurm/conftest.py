@@ -18,10 +18,9 @@ import pytest
 from slurm.cluster import Cluster
 from slurm.machine import MachineError
 from slurm.packages import what_is_missing
-from support.faults import Ranks
+from support.faults import Ranks, ranks_forked_in
 from support.light_forks import LightForks
 from support.network import changing
-from support.ranks import RankStarter
 
 FOLDER = f"{Path(__file__).parent}{os.sep}"
 FORKED = ("orchestrator.batch", "orchestrator.batch.node", "submitit.core._submit")
@@ -76,9 +75,8 @@ def clusters(shared_folder: Path) -> Iterator[Start]:
 def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ranks]:
     """Ranks from a process that has also imported what FORKED does."""
     imported = ("executors.slurm.array_program", "executors.slurm.supervisor.command_line", "sweeps.executor")
-    starter = RankStarter(tmp_path_factory.mktemp("ranks"), *(f"orchestrator.{name}" for name in imported))
-    yield Ranks(starter)
-    starter.close()
+    with ranks_forked_in(tmp_path_factory.mktemp("ranks"), *(f"orchestrator.{name}" for name in imported)) as made:
+        yield made
 
 
 @pytest.fixture(scope="session")

@@ -16,11 +16,10 @@ from slurm.machine import MachineError, search_path
 from ssh.hosts import Hosts
 from ssh.runs import STEPS
 from support.commands import Commands
-from support.faults import CommandLine, Ranks
+from support.faults import CommandLine, Ranks, ranks_forked_in
 from support.fixtures import inject
 from support.held import HOLD, hold_at
 from support.network import changing
-from support.ranks import RankStarter
 from support.training import four_layer_job
 
 from orchestrator.spec.job import JobSpec
@@ -49,9 +48,8 @@ def _hosts(shared_folder: Path) -> Iterator[Hosts]:
 def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ranks]:
     """Ranks from a process that has also imported what starts them on several machines."""
     imported = ("cli.runs.run", "executors.ssh.__main__", "launch.__main__")
-    starter = RankStarter(tmp_path_factory.mktemp("ranks"), *(f"orchestrator.{name}" for name in imported))
-    yield Ranks(starter)
-    starter.close()
+    with ranks_forked_in(tmp_path_factory.mktemp("ranks"), *(f"orchestrator.{name}" for name in imported)) as made:
+        yield made
 
 
 @pytest.fixture

@@ -130,6 +130,14 @@ class Ranks:
         return losses(self.undisturbed(job, folder, inject=UNSAVED))
 
 
+@contextmanager
+def ranks_forked_in(folder: Path, *modules: str) -> Iterator[Ranks]:
+    """Ranks from a process that has imported what they need, and these modules as well; it ends with the block."""
+    starter = RankStarter(folder, *modules)
+    yield Ranks(starter)
+    starter.close()
+
+
 class CommandLine:
     """`orchestrator` as a program, in a folder of its own whose `runs` it uses. With `ranks` the programs that its
     commands start are forked as well.

@@ -21,9 +21,9 @@ from typing import Any
 
 import pytest
 from support.event_log import append_event
-from support.faults import Ranks
+from support.faults import Ranks, ranks_forked_in
 from support.fixtures import inject, real_text
-from support.ranks import RankStarter, free_port
+from support.ranks import free_port
 
 from orchestrator.run_directory.rundir import RunDir
 from orchestrator.tracking.measurements.metrics import MetricLog
@@ -48,9 +48,8 @@ def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ranks]:
     """
     trackers = (f"orchestrator.tracking.{module}" for module in ("mlflow.store", "event_files", "wandb_run"))
     # As MLflow is imported where it is a server: after uvicorn.
-    starter = RankStarter(tmp_path_factory.mktemp("ranks"), *trackers, "uvicorn", "mlflow.cli")
-    yield Ranks(starter)
-    starter.close()
+    with ranks_forked_in(tmp_path_factory.mktemp("ranks"), *trackers, "uvicorn", "mlflow.cli") as made:
+        yield made
 
 
 def sending_is_forked(ranks: Ranks) -> dict[str, str]:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from orchestrator.models.blocks.base import ForwardBackward
 from orchestrator.planning.hardware import Device, device_named
 from orchestrator.planning.time.kernels.accesses import TRANSFORMER_ENGINE, Kernels, TokenExchange, kernels_of
 from orchestrator.planning.time.step import estimate_with
@@ -116,6 +117,16 @@ def test_tokens_are_sorted_as_the_run_sorts_them(make_job: Any, layers: Layers, 
     assert memory(moe_router_topk=2) - memory(moe_router_topk=1) == pytest.approx(more, rel=1e-6)
     less = 0.0 if is_fused else streamed((sum(fitted.routed) - sum(fitted.streamed_routing)) * TOKENS * 16)
     assert memory() - memory(num_experts=32) == pytest.approx(less, rel=1e-6)
+
+
+def test_latent_attention_copies_queries_keys_and_values(make_job: Any) -> None:
+    latent = {"kv_lora_rank": 128, "qk_head_dim": 64, "qk_pos_emb_head_dim": 32, "v_head_dim": 48}
+    job = job_of(make_job, precision=IN_BF16, **latent)
+    fewer, more = (replace(TRANSFORMER_ENGINE, latent_copies=ForwardBackward(count, 2 * count)) for count in (1, 2))
+    elements = TOKENS * 16 * (2 * (64 + 32) + 48)
+    assert parts(job, more)["memory_bound"] - parts(job, fewer)["memory_bound"] == pytest.approx(
+        streamed(2 * 3 * elements), rel=1e-6
+    )
 
 
 def test_no_counts_no_wait(make_job: Any) -> None:
