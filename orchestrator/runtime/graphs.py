@@ -143,7 +143,8 @@ class CapturedPasses:
         self._seen: dict[_Shape, int] = {}
         self._per_token = bool(config.calculate_per_token_loss)
         # A graph reads and writes where it did as it was captured.
-        self._factor = torch.ones((), device=device)
+        self._one, self._factor = torch.ones((), device=device), torch.ones((), device=device)
+        self._scale_loss = config.grad_scale_func
         self._sums = torch.zeros(len(step.parts) + len(metrics_of(step)), 2, dtype=torch.float64, device=device)
         self._tokens = torch.zeros((), dtype=torch.int, device=device)
         self._reduce, self._options = config.finalize_model_grads_func, dict[str, Any]()
@@ -151,13 +152,14 @@ class CapturedPasses:
         config.finalize_model_grads_func = self._reduce_later
         config.grad_scale_func = self._scale
 
-    def run(self, batches: Iterator[Batch], num_micro_batches: int, loss_scale: torch.Tensor) -> torch.Tensor:
+    def run(self, batches: Iterator[Batch], num_micro_batches: int) -> torch.Tensor:
         """Forward and backward over the micro-batches of a global batch, and the reduction of gradients.
 
         Returns what `run_micro_batches` does, [parts, 2]: a tensor that the next call overwrites.
         """
         # megatron-core divides by the micro-batches that it knows of, which is one at a time.
-        torch.div(loss_scale.view(()), 1 if self._per_token else num_micro_batches, out=self._factor)
+        scale = self._scale_loss(self._one).view(())
+        torch.div(scale, 1 if self._per_token else num_micro_batches, out=self._factor)
         self._sums.zero_()
         self._tokens.zero_()
         for index in range(num_micro_batches):

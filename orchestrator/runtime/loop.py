@@ -119,7 +119,7 @@ def _passes(session: Session) -> torch.Tensor | None:
     num_micro_batches = session.data.schedule.num_micro_batches(session.state.consumed_samples)
     if session.network.captured is not None:
         [batches] = session.batches.iterators()
-        return session.network.captured.run(batches, num_micro_batches, session.network.optimizer.get_loss_scale())
+        return session.network.captured.run(batches, num_micro_batches)
     return run_micro_batches(
         session.network.step,
         session.network.chunks,

@@ -41,6 +41,7 @@ from orchestrator.runtime.layers.transformer_engine.quantization import require_
 from orchestrator.runtime.layers.transformer_engine.tensor_overlap import begin_overlap
 from orchestrator.runtime.network.auxiliary_losses import AuxiliaryLosses, auxiliary_losses
 from orchestrator.runtime.network.communicators import connect
+from orchestrator.runtime.network.gradient_reduction import loss_scaling
 from orchestrator.runtime.network.model import build_chunks, parameter_count, transformer_config, wrap_data_parallel
 from orchestrator.runtime.optimizer import build_optimizer, parts_of
 from orchestrator.runtime.processes.control import Control, StopRequest
@@ -166,7 +167,7 @@ def _build_network(
     chunks = wrap_data_parallel(job, config, modules, graphs)
     optimizer = build_optimizer(job, chunks)
     connect(chunks, parts_of(optimizer), device)
-    config.grad_scale_func = optimizer.scale_loss
+    config.grad_scale_func = loss_scaling(config, chunks, optimizer)
     captured = None if graphs is None else CapturedPasses(step, chunks[0], graphs)
     launch.clock.ends("network")
     auxiliary = AuxiliaryLosses(job, modules, ranks)

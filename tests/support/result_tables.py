@@ -25,7 +25,9 @@ BESIDE = (
     ("H200", "2026-11-27-experts", "Qwen3-30B-A3B, 24 layers, EP4, turn 4", "Qwen3-30B-A3B, 24 layers, EP4, turn 3"),
     ("H200", "2026-11-27-experts", "Qwen3-30B-A3B, 8 layers, EP2", None),
     ("H200", "2026-11-30-h200-experts", "Qwen3-30B-A3B, 12 layers, EP2", None),
-    ("H200", "2026-11-30-h200-experts", "Mixtral 8x7B, 4 layers, EP2", None),
+    ("H200", "2026-11-30-h200-experts-2", "Qwen3-30B-A3B, 12 layers, EP2, FP8", None),
+    ("H200", "2026-11-30-h200-experts-2", "Mixtral 8x7B, 4 layers, EP2", None),
+    ("H200", "2026-11-30-h200-experts-2", "gpt-oss-20b, 12 layers, EP2", None),
     ("H200", "2026-11-30-h200-experts", "DeepSeek-V2-Lite, 14 layers, EP2", None),
 )
 """GPU, setup, the other program's row, and ours where it has another name."""

@@ -306,15 +306,16 @@ def test_the_first_micro_batch_of_a_step_makes_fp8_anew(monkeypatch: pytest.Monk
     monkeypatch.setattr(graphs, "run_micro_batches", lambda *given, **named: torch.zeros(1, 2))
     chunk: Any = torch.nn.Linear(1, 1)
     settings = {"finalize_model_grads_func": lambda *given: None, "calculate_per_token_loss": False}
+    settings["grad_scale_func"] = lambda loss: loss
     chunk.config = SimpleNamespace(fp8="hybrid", **settings)
     step: Any = SimpleNamespace(parts=("loss",))
     repeating: Any = SimpleNamespace(apart=contextlib.nullcontext, capture=lambda work: work)
     passes = graphs.CapturedPasses(step, chunk, repeating)
     for _ in range(2):
-        passes.run(iter([{}]), 1, torch.ones(1))
+        passes.run(iter([{}]), 1)
     with passes.left_alone():
         pass
     assert told == [chunk, True, True, "aside"]
     told.clear()
-    passes.run(iter([{}, {}]), 2, torch.ones(1))
+    passes.run(iter([{}, {}]), 2)
     assert told == [True, False]

@@ -130,13 +130,12 @@ class ShardedBucket:
     def begin_reduce(self) -> tuple[Any, torch.Tensor]:
         """Sum gradients over the ranks; what is to be waited for, and what is then to be added to the held ones."""
         summed = torch.empty_like(self.held_gradients)
-        if self.grad_data.dtype != torch.float32:  # a sum of many could be too large for 16 bits
+        if self.gradient_scaling_factor != 1.0:
             self.grad_data.mul_(self.gradient_scaling_factor)
         return dist.reduce_scatter_tensor(summed, self.grad_data, group=self.group, async_op=True), summed
 
     def add_reduced(self, summed: torch.Tensor) -> None:
-        scaled = summed.dtype != torch.float32
-        self.held_gradients.add_(summed, alpha=1.0 if scaled else self.gradient_scaling_factor)
+        self.held_gradients.add_(summed)
         free(self.grad_data)
 
 
