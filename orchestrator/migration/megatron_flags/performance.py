@@ -145,10 +145,11 @@ _FLAGS: dict[Answer, dict[str, str]] = {
             tp-comm-overlap-cfg= tp-comm-overlap-rs-dgrad tp-comm-bootstrap-backend=""",
         "NCCL is configured by its own variables in launch.env; its standard collectives are used": """
             use-nccl-ub use-sharp sharp-enabled-group= nccl-communicator-config-path= high-priority-stream-groups=*
-            ddp-pad-buckets-for-high-nccl-busbw ddp-average-in-collective ddp-reduce-scatter-with-fp32-accumulation
+            ddp-pad-buckets-for-high-nccl-busbw ddp-reduce-scatter-with-fp32-accumulation
             ddp-param-name-patterns-for-fp32-local-accumulation=* disable-gloo-process-groups create-all-gather-group
             use-ring-exchange-p2p pipeline-model-parallel-comm-backend= use-tp-pp-dp-mapping symmetric-ar-type=
             disable-symmetric-registration""",
+        "the average over replicas is part of the loss: no gradient is multiplied by it": "ddp-average-in-collective",
         "context parallelism sends keys and values around a ring": """
             cp-comm-type=* hierarchical-context-parallel-sizes=* hybrid-context-parallel max-seqlen-per-dp-cp-rank=""",
         "the main copy of the weights and their gradients are in fp32, and all replicas share them out": """
@@ -208,7 +209,7 @@ _FIELDS: dict[str, str] = {
         overlap_p2p_comm batch_p2p_comm batch_p2p_sync deallocate_pipeline_outputs""",
     "input gradients are reduced during the weight-gradient GEMM": "async_tensor_model_parallel_allreduce",
     "the plan chooses the bucket size, and stages start their buckets together": """
-        bucket_size num_buckets gradient_reduce_div_fusion align_param_gather""",
+        bucket_size num_buckets align_param_gather""",
     "parallelism.tp_comm_overlap switches on every supported kind of overlap": """
         tp_comm_overlap_ag tp_comm_overlap_rs tp_comm_bulk_dgrad tp_comm_bulk_wgrad tp_comm_split_ag tp_comm_split_rs
         tp_comm_atomic_ag tp_comm_atomic_rs tp_comm_overlap_disable_qkv tp_comm_overlap_disable_fc1""",
@@ -219,8 +220,10 @@ _FIELDS: dict[str, str] = {
         overlap_p2p_comm_warmup_flush microbatch_group_size_per_vp_stage
         num_microbatches_with_partial_activation_checkpoints""",
     "NCCL is configured by its own variables in launch.env; its standard collectives are used": """
-        nccl_ub average_in_collective pad_buckets_for_high_nccl_busbw reduce_scatter_with_fp32_accumulation
+        nccl_ub pad_buckets_for_high_nccl_busbw reduce_scatter_with_fp32_accumulation
         param_name_patterns_for_fp32_local_accumulation""",
+    "the average over replicas is part of the loss: no gradient is multiplied by it": """
+        average_in_collective gradient_reduce_div_fusion""",
     "optimizer.offload_fraction: state comes to the GPU in blocks, which updates it": "pin_cpu_grads pin_cpu_params",
     "the main copy of the weights and their gradients are in fp32, and all replicas share them out": """
         store_param_remainders""",
