@@ -80,6 +80,11 @@ def to_megatron(job: JobSpec) -> MegatronCommand:
         before, after = (reduce(getattr, path.split("."), each) for each in (job, writer.job))
         if before != after:
             writer.say_otherwise(path, "Megatron-LM's flags say both halves of a T5, and where its pipeline is cut")
+    if job.model.family.is_encoder_decoder and job.parallelism.pipeline_model_parallel_size > 1:
+        reason = (
+            "Megatron-LM of core 0.16 has no pipeline for T5 and stops; the flags are those of releases that have one"
+        )
+        writer.unsaid_value("parallelism.pipeline_model_parallel_size", reason)
     for row in ROWS:
         _write_row(writer, row)
     for group in FLAG_GROUPS:

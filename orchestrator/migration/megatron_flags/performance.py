@@ -209,7 +209,7 @@ _FIELDS: dict[str, str] = {
         overlap_p2p_comm batch_p2p_comm batch_p2p_sync deallocate_pipeline_outputs""",
     "input gradients are reduced during the weight-gradient GEMM": "async_tensor_model_parallel_allreduce",
     "the plan chooses the bucket size, and stages start their buckets together": """
-        bucket_size num_buckets align_param_gather""",
+        bucket_size num_buckets gradient_reduce_div_fusion align_param_gather""",
     "parallelism.tp_comm_overlap switches on every supported kind of overlap": """
         tp_comm_overlap_ag tp_comm_overlap_rs tp_comm_bulk_dgrad tp_comm_bulk_wgrad tp_comm_split_ag tp_comm_split_rs
         tp_comm_atomic_ag tp_comm_atomic_rs tp_comm_overlap_disable_qkv tp_comm_overlap_disable_fc1""",
@@ -222,8 +222,7 @@ _FIELDS: dict[str, str] = {
     "NCCL is configured by its own variables in launch.env; its standard collectives are used": """
         nccl_ub pad_buckets_for_high_nccl_busbw reduce_scatter_with_fp32_accumulation
         param_name_patterns_for_fp32_local_accumulation""",
-    "the average over replicas is part of the loss: no gradient is multiplied by it": """
-        average_in_collective gradient_reduce_div_fusion""",
+    "the average over replicas is part of the loss: no gradient is multiplied by it": "average_in_collective",
     "optimizer.offload_fraction: state comes to the GPU in blocks, which updates it": "pin_cpu_grads pin_cpu_params",
     "the main copy of the weights and their gradients are in fp32, and all replicas share them out": """
         store_param_remainders""",

@@ -165,10 +165,14 @@ def test_t5(script_text: Text) -> None:
     assert (job.model.seq_length, job.model.decoder_seq_length) == (512, 128)
     assert (job.parallelism.pipeline_model_parallel_size, job.parallelism.pipeline_model_parallel_split_rank) == (3, 2)
     assert job.data.tokenizer.vocab_extra_ids == 100
-    words = " ".join(to_megatron(job).words)
+    command = to_megatron(job)
+    words = " ".join(command.words)
     assert "--num-layers 12" in words
     assert "--decoder-num-layers 6" in words
     assert "--pipeline-model-parallel-split-rank 2" in words
+    assert "parallelism.pipeline_model_parallel_size" in {each.path for each in command.unsaid}
+    alone = job.changed(parallelism={"pipeline_model_parallel_size": 1, "pipeline_model_parallel_split_rank": None})
+    assert "parallelism.pipeline_model_parallel_size" not in {each.path for each in to_megatron(alone).unsaid}
 
 
 @pytest.mark.parametrize(
