@@ -71,7 +71,7 @@ class WarmRanks:
     def __init__(self, starter: RankStarter) -> None:
         self._starter = starter
         self._made = 0
-        self._waiting: dict[tuple[int, Path | None, int], _Processes] = {}
+        self._waiting: dict[tuple[int, str | None, int], _Processes] = {}
         self._starts = Counter[RunDir]()
         _ALL.add(self)
 
@@ -88,7 +88,8 @@ class WarmRanks:
         """Whether the training came to its end. `saved`: UNSAVED or WEIGHTS_ALONE, where it does not save all.
         `inject`: executed by each rank before the first job of all those with the same.
         """
-        kind = size, inject, self._starts[run] % _KINDS
+        # What it says, for the file may be written anew.
+        kind = size, None if inject is None else inject.read_text(), self._starts[run] % _KINDS
         self._starts[run] += 1
         processes = self._waiting.pop(kind, None) or self._new(size, inject)
         if not processes.train(run, launch_id, saved, seconds):
