@@ -215,6 +215,13 @@ def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ranks]:
         yield made
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _warm_ranks_end_with_their_file() -> Iterator[None]:
+    yield
+    if warm := sys.modules.get("support.warm_ranks"):
+        warm.end_all()
+
+
 @pytest.fixture(scope="session")
 def shared_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder that all processes of a test run have in common."""

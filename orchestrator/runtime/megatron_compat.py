@@ -11,7 +11,7 @@ import queue
 import sys
 import types
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from itertools import chain
 from typing import Any
@@ -165,13 +165,14 @@ def _recompute_without_transformer_engine() -> None:
     """Norms and activations that are recomputed by themselves do no FP8; megatron-core takes the word for it that they
     do not (False) for one that they do (not None), and calls Transformer Engine.
     """
-    checkpoint: Any = megatron_random.CheckpointWithoutOutput
-    original = checkpoint.__init__
+    cpu_shim.wrap_once(megatron_random.CheckpointWithoutOutput, "__init__", _without_fp8_unless_asked)
 
+
+def _without_fp8_unless_asked(original: Callable[..., None]) -> Callable[..., None]:
     def initialize(self: Any, fp8: Any = None) -> None:
         original(self, fp8 or None)
 
-    checkpoint.__init__ = initialize
+    return initialize
 
 
 def _recompute_without_compiler() -> None:
@@ -211,9 +212,10 @@ def _send_before_freeing() -> None:
 
     From 0.19 on it waits for what was sent, as is done here: the GPU does, not the host.
     """
-    communicator: Any = P2PCommunicator
-    original = communicator.send_forward_recv_forward
+    cpu_shim.wrap_once(P2PCommunicator, "send_forward_recv_forward", _waiting_for_what_was_sent)
 
+
+def _waiting_for_what_was_sent(original: Callable[..., Any]) -> Callable[..., Any]:
     def send(self: Any, *arguments: Any, **options: Any) -> Any:
         answer = original(self, *arguments, **options)
         if isinstance(answer, tuple) and self.config.deallocate_pipeline_outputs:
@@ -223,7 +225,7 @@ def _send_before_freeing() -> None:
                 sent.wait()
         return answer
 
-    communicator.send_forward_recv_forward = send
+    return send
 
 
 def _write_checkpoints_in_process() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import functools
 import os
 import random
 import signal
@@ -10,7 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
@@ -20,12 +22,11 @@ from orchestrator.run_directory.rundir import RunDir
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import dump_resolved
 from support.commands import Commands, Said
-from support.ranks import RankStarter, Started, free_port
-from support.training import events, is_completed, kill_session, logs, losses, make_run
+from support.ranks import RankStarter, Started
+from support.training import events, kill_session, logs, losses, make_run
+from support.warm_ranks import WarmRanks
 
 Found = TypeVar("Found")
-
-SEVERAL_JOBS = Path(__file__).with_name("several_jobs.py")
 
 QUICK_TORCHRUN = Path(__file__).parent / "quick_torchrun"
 """First on PYTHONPATH it is the torchrun of a launch that is not about torchrun."""
@@ -39,6 +40,8 @@ UNSAVED = Path(__file__).with_name("unsaved.py")
 WEIGHTS_ALONE = Path(__file__).with_name("weights_alone.py")
 """For `inject`: a checkpoint at the end that has the weights, where nobody looks at the optimizer's state."""
 
+SAVED_LESS = (UNSAVED, WEIGHTS_ALONE)
+
 PATIENCE = 200.0
 """Seconds that something may take on a machine that is busy with other things."""
 
@@ -48,6 +51,10 @@ class Ranks:
     """The training program without a launcher."""
 
     starter: RankStarter
+    warm: WarmRanks = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "warm", WarmRanks(self.starter))
 
     def for_commands(self, *folders: Path) -> dict[str, str]:
         """Variables of commands whose programs are forked as these are; also torchrun's ranks, where torchrun is not
@@ -76,9 +83,24 @@ class Ranks:
     def start(self, run: RunDir, job: JobSpec, *arguments: str, **options: object) -> Started:
         return self.starter.start(run.path, job.world_size, *arguments, **options)  # type: ignore[arg-type]
 
-    def must_train(self, run: RunDir, job: JobSpec, *arguments: str, **options: object) -> RunDir:
-        """Train to the end, and show the logs when that fails."""
-        assert self.start(run, job, *arguments, **options).wait() == 0, logs(run)
+    def must_train(
+        self,
+        run: RunDir,
+        job: JobSpec,
+        *arguments: str,
+        launch_id: str = "test",
+        inject: Path | None = None,
+        **options: object,
+    ) -> RunDir:
+        """Train to the end, and show the logs when that fails. In processes of its own where the job or the test does
+        anything to them that would last.
+        """
+        own = arguments or options or inject not in (None, *SAVED_LESS)
+        if own or job.launch.env or job.runtime.train_step is not None or job.runtime.deterministic or has_gpu():
+            completed = self.start(run, job, *arguments, launch_id=launch_id, inject=inject, **options).wait() == 0
+        else:
+            completed = self.warm.train(run, job.world_size, launch_id=launch_id, saved=inject)
+        assert completed, logs(run)
         return run
 
     def continued(self, folder: Path, *jobs: JobSpec) -> RunDir:
@@ -91,19 +113,22 @@ class Ranks:
         return run
 
     def train_several(
-        self, runs: Sequence[RunDir], world_size: int, *, launch_id: str = "test", inject: Path | None = None
+        self,
+        runs: Sequence[RunDir],
+        world_size: int,
+        *,
+        launch_id: str = "test",
+        inject: Path | None = None,
+        saved: Mapping[RunDir, Path | None] | None = None,
     ) -> None:
-        """Train jobs of as many ranks one after the other in the same processes (several_jobs.py). After one that
-        fails the next goes on in others; what came of each is in its exit records.
+        """Train jobs of as many ranks one after the other in the same processes. After one that fails the next goes on
+        in others; what came of each is in its exit records. `saved`: UNSAVED or WEIGHTS_ALONE, of the runs that do not
+        save all.
         """
-        left = list(runs)
-        while left:
-            first, *more = [word for run in left for word in (str(free_port()), str(run.path))]
-            start = self.starter.start
-            started = start(Path(first), world_size, *more, launch_id=launch_id, program=SEVERAL_JOBS, inject=inject)
-            started.wait(PATIENCE + 10 * len(left))
-            while left and is_completed(left.pop(0), world_size, launch_id):
-                pass
+        for run in runs:
+            self.warm.train(run, world_size, launch_id=launch_id, saved=(saved or {}).get(run), inject=inject)
+        if has_gpu():
+            self.warm.end()
 
     def killed_and_resumed(
         self, run: RunDir, job: JobSpec, *, inject: Path | None = None, held: Mapping[str, str] | None = None
@@ -130,11 +155,23 @@ class Ranks:
         return losses(self.undisturbed(job, folder, inject=UNSAVED))
 
 
+@functools.cache
+def has_gpu() -> bool:
+    """Whether ranks may use one: what waits would hold its memory."""
+    try:
+        ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return False
+    return True
+
+
 @contextmanager
 def ranks_forked_in(folder: Path, *modules: str) -> Iterator[Ranks]:
     """Ranks from a process that has imported what they need, and these modules as well; it ends with the block."""
     starter = RankStarter(folder, *modules)
-    yield Ranks(starter)
+    ranks = Ranks(starter)
+    yield ranks
+    ranks.warm.end()
     starter.close()
 
 

@@ -149,8 +149,10 @@ LAYOUTS: dict[str, dict[str, Any]] = {
 }
 NUM_LAYERS = {"pp2-interleaved": 4, "pp2-uneven": 4, "tp2-pp2-interleaved-sp": 4}
 """Of layouts whose stages need more than one layer each; 2 elsewhere."""
-TOLERANCE = {"fp32": 1e-5, "bf16": 1e-2}
-"""Largest relative difference of a loss; gradient norms may differ by ten times as much."""
+TOLERANCE = {"fp32": 1e-5, "bf16": 5e-3}
+"""Largest relative difference of a loss from one process in fp32; gradient norms may differ by ten times as much."""
+SAME_IN_ANY_MICRO_BATCHES = ("gpt", "latent", "mtp", "muon", "olmo2", "gemma3", "granite", "neox")
+"""Families that average over tokens, of which each micro-batch has as many."""
 REFUSED = {
     ("gpt", "ep2"): "num_experts",
     ("latent", "ep2"): "num_experts",
@@ -237,8 +239,8 @@ class Cell:
 
     @property
     def micro_batch_size(self) -> int:
-        """So that each replica has two micro-batches. One process has the same for the comparison: masked tokens and
-        the balance of experts are averaged in each.
+        """So that each replica has two micro-batches. One process has the same for the comparison where masked tokens
+        or the balance of experts are averaged in each.
         """
         return 4 // int(LAYOUTS[self.layout].get("data_parallel_size") or 1)
 
@@ -249,8 +251,9 @@ class Cell:
 
     @property
     def reference(self) -> Training:
-        """In one process."""
-        return self.training._replace(layout=None)
+        """In one process and in fp32."""
+        micro_batch_size = 4 if self.family in SAME_IN_ANY_MICRO_BATCHES else self.micro_batch_size
+        return self.training._replace(layout=None, dtype="fp32", micro_batch_size=micro_batch_size)
 
     @property
     def name(self) -> str:

@@ -110,10 +110,11 @@ class RankStarter:
         program: Path | None = None,
         seconds_to_end: float = _SECONDS_TO_END,
         per_node: int | None = None,
+        chooses_core: bool = False,
     ) -> Started:
         """Start the training program, or another one, whose `main` is called; `inject` is a Python file that each rank
         executes first. When a rank fails, the others have `seconds_to_end`. With `per_node` every so many ranks take
-        themselves for a node: those of several nodes share this machine's GPUs.
+        themselves for a node: those of several nodes share this machine's GPUs. `chooses_core`: they do themselves.
         """
         with self._one_at_a_time:
             self._count += 1
@@ -126,6 +127,7 @@ class RankStarter:
             "program": str(program) if program else None,
             "seconds_to_end": seconds_to_end,
             "per_node": per_node or world_size,
+            "chooses_core": chooses_core,
             "done": str(done),
         }
         assert self._process.stdin is not None
@@ -211,8 +213,9 @@ def supervise(request: dict[str, Any], reply: int, afresh: bool) -> None:
     """Fork the ranks, wait for them, leave the exit code. Never returns. `afresh`: ranks import for themselves."""
     os.setsid()
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    if "PYTEST_XDIST_WORKER" in os.environ:
-        keep_to_one_core()
+    if "PYTEST_XDIST_WORKER" in os.environ and not request["chooses_core"]:
+        core, _ = free_core()
+        os.sched_setaffinity(0, {core})
     port = free_port()
     ranks = []
     for rank in range(request["world_size"]):
@@ -246,8 +249,9 @@ def supervise(request: dict[str, Any], reply: int, afresh: bool) -> None:
     os._exit(0)
 
 
-def keep_to_one_core() -> None:
-    """Let this process and those that it starts have one core: while one can be found, one that no other has.
+def free_core() -> tuple[int, int | None]:
+    """A core for ranks, while one can be found one that no others have: none has it until what is opened here, which is
+    inherited, is closed, and closed where this process and its ranks have ended.
 
     Where as many tests run as there are cores, ranks that wait for each other on different ones gain nothing by it, and
     each message between them wakes a core up: half as much again of CPU time in a tensor-parallel training.
@@ -257,11 +261,11 @@ def keep_to_one_core() -> None:
     for core in cores:
         place = os.open(f"/sys/devices/system/cpu/cpu{core}", os.O_RDONLY)
         try:
-            fcntl.flock(place, fcntl.LOCK_EX | fcntl.LOCK_NB)  # until this process and its ranks have ended
-            break
+            fcntl.flock(place, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return core, place
         except BlockingIOError:
             os.close(place)
-    os.sched_setaffinity(0, {core})
+    return core, None
 
 
 def free_port() -> int:

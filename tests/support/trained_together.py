@@ -14,7 +14,7 @@ import pytest
 
 from orchestrator.run_directory.rundir import RunDir
 from orchestrator.spec.job import JobSpec
-from support.faults import Ranks
+from support.faults import SAVED_LESS, Ranks
 from support.training import events, is_completed, logs, make_run
 
 Key = TypeVar("Key")
@@ -42,7 +42,11 @@ class TrainedTogether(Generic[Key]):
         """`inject`: executed by each rank before its first job; where jobs differ in it, what it is for each."""
         self._ranks, self._trained = ranks, set[tuple[int, Path | None]]()
         self._jobs = jobs
-        self._groups = {key: (job.world_size, inject(key) if callable(inject) else inject) for key, job in jobs.items()}
+        injected = {key: inject(key) if callable(inject) else inject for key in jobs}
+        self._saved = {key: each for key, each in injected.items() if each in SAVED_LESS}
+        self._groups = {
+            key: (job.world_size, None if key in self._saved else injected[key]) for key, job in jobs.items()
+        }
         self._runs = {key: make_run(folder / str(number), job) for number, (key, job) in enumerate(jobs.items())}
 
     def run_of(self, key: Key) -> RunDir:
@@ -61,7 +65,8 @@ class TrainedTogether(Generic[Key]):
         if group not in self._trained:
             self._trained.add(group)
             runs = [run for each, run in self._runs.items() if self._groups[each] == group]
-            self._ranks.train_several(runs, size, inject=inject)
+            saved = {self._runs[each]: path for each, path in self._saved.items()}
+            self._ranks.train_several(runs, size, inject=inject, saved=saved)
         return is_completed(self._runs[key], size)
 
     def __getitem__(self, key: Key) -> RunDir:

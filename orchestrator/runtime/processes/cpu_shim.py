@@ -34,16 +34,25 @@ def install() -> None:
     # Asked for by megatron-core 0.19 alone: it names the stream of a gradient reduction, and uses it only to wait.
     cuda.current_stream = lambda *args, **kwargs: None
     for name in FACTORIES:
-        setattr(torch, name, _on_cpu(getattr(torch, name)))
+        wrap_once(torch, name, _on_cpu)
     tensor: Any = torch.Tensor
     tensor.cuda = lambda self, *args, **kwargs: self
-    tensor.type = _cuda_type_name(tensor.type)
+    wrap_once(tensor, "type", _cuda_type_name)
     # megatron-core's jit_fuser is torch.compile; on the CPU its first step takes 16 s and gains nothing. The compiler
     # reads the variable when it is imported, which where there is a GPU that is not to be used has happened by now.
     os.environ.setdefault("TORCHDYNAMO_DISABLE", "1")
     compiler: Any = sys.modules.get("torch._dynamo")
     if compiler is not None:
         compiler.config.disable = os.environ["TORCHDYNAMO_DISABLE"] == "1"
+
+
+def wrap_once(owner: Any, name: str, wrapper: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
+    """Put a wrapper around a function. In a process that trains one job after another it is not wrapped for each."""
+    present = getattr(owner, name)
+    if getattr(present, "wrapper", None) is not wrapper:
+        wrapped: Any = wrapper(present)
+        wrapped.wrapper = wrapper
+        setattr(owner, name, wrapped)
 
 
 def patch_megatron_random(random_module: Any) -> None:
@@ -71,8 +80,8 @@ def patch_megatron_mappings(mappings: Any) -> None:
     """Let tensor-parallel ranks gather unequal parts, which gloo refuses: padded to the longest. And reduce-scatter
     them, which it has from torch 2.8 on alone.
     """
-    mappings._gather_along_first_dim = _gathered(mappings._gather_along_first_dim)
-    mappings._reduce_scatter_along_first_dim = _reduced(mappings._reduce_scatter_along_first_dim)
+    wrap_once(mappings, "_gather_along_first_dim", _gathered)
+    wrap_once(mappings, "_reduce_scatter_along_first_dim", _reduced)
 
 
 def patch_megatron_norms(clip_grads: Any, utils: Any) -> None:
