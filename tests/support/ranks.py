@@ -157,19 +157,25 @@ class RankStarter:
 def import_all() -> None:
     """What every rank needs is there before the forks."""
     import torch
+    import torch.utils._device
     import torch.utils.serialization.config
 
     import orchestrator.runtime.__main__ as program  # noqa: F401
     import orchestrator.runtime.layers.torch_layers  # noqa: F401 - a rank imports it once it has read its job
     from orchestrator.kernel_selection.libraries import versions_of
-    from orchestrator.spec.schema.shape import sections
+    from orchestrator.models import blocks
+    from orchestrator.planning.hardware.devices import shipped
+    from orchestrator.spec.schema.canonical import config_hash
 
+    for layers in Path(blocks.__path__[0]).glob("*/layers.py"):  # likewise
+        importlib.import_module(f"{blocks.__name__}.{layers.parent.name}.layers")
     if torch.cuda.is_available():
         import torch._inductor.compile_fx
     # What each rank would find out at its start, and is the same for all.
     importlib.metadata.version = functools.cache(importlib.metadata.version)
-    versions_of(["torch", "megatron-core", "triton", "numpy", "tokenizers", "mlflow"])
-    sections()
+    versions_of(["torch", "megatron-core", "triton", "numpy", "tokenizers", "mlflow", "megatron-orchestrator"])
+    config_hash({})
+    shipped("")
 
 
 def serve(listening: socket.socket, modules: Sequence[str]) -> None:
