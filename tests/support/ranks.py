@@ -319,8 +319,6 @@ def stand_for(connection: socket.socket) -> None:
         if module == "torch.distributed.run":
             runpy.run_path(str(_REAL_TORCHRUN))["fork_ranks"](LaunchedRank)
         code = run_module([module, *arguments], env)
-    with contextlib.suppress(BrokenPipeError):  # whoever asked has been killed
-        connection.sendall(f"{code}\n".encode())
     os._exit(code)
 
 
@@ -372,6 +370,9 @@ def run_module(module: Sequence[str], env: Mapping[str, str]) -> int:
     show_variables(env)
     folders = [each for each in env.get("PYTHONPATH", "").split(os.pathsep) if each not in ("", str(_FORKED))]
     sys.path[:0] = [os.getcwd(), *folders]
+    if "IMPORT_AGAIN" in env:  # our package, from what PYTHONPATH says
+        for name in [name for name in sys.modules if name.partition(".")[0] == "orchestrator"]:
+            del sys.modules[name]
     sys.modules.pop(f"{module[0]}.__main__", None)  # it is executed anew
     if sets_variables := sys.modules.get("orchestrator.tracking.mlflow.environment"):
         importlib.reload(sets_variables)

@@ -4,7 +4,7 @@ on, and ends as the other does.
 
 `-m torch.distributed.run` becomes what quick_torchrun has in its place, but where REAL_TORCHRUN is set
 (torchrun_with_forks.py), and its ranks are forked as well. So are the tests' own programs, `-m …_program`, and those
-that FORKED_TOO names.
+that FORKED_TOO names: `MODULE@0` on the first node of a job alone.
 """
 
 from __future__ import annotations
@@ -50,7 +50,8 @@ def stand_for(name: str, module: str, arguments: list[str]) -> int:
 def is_forked(module: str) -> bool:
     if module == NODE and os.environ["SLURM_NODEID"] != "0":  # it becomes another program, with this process's number
         return False
-    return module in PROGRAMS or module.endswith("_program") or module in os.environ.get("FORKED_TOO", "").split()
+    named = {module, f"{module}@{os.environ.get('SLURM_NODEID')}"} & {*os.environ.get("FORKED_TOO", "").split()}
+    return module in PROGRAMS or module.endswith("_program") or bool(named)
 
 
 def begin() -> None:
