@@ -15,6 +15,7 @@ import fcntl
 import functools
 import importlib.metadata
 import json
+import marshal
 import os
 import random
 import runpy
@@ -291,7 +292,7 @@ def stand_for(connection: socket.socket) -> None:
     os.setsid()
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     size, streams, _, _ = socket.recv_fds(connection, 4, 3)
-    request = json.loads(connection.makefile("rb").read(int.from_bytes(size, "big")))
+    request = marshal.loads(connection.makefile("rb").read(int.from_bytes(size, "big")))
     for number, stream in enumerate(streams):
         os.dup2(stream, number)
         os.close(stream)
