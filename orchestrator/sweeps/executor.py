@@ -26,11 +26,11 @@ from submitit.core.utils import DelayedSubmission
 
 from orchestrator.errors import JobError
 from orchestrator.launch.processes.launch_processes import REQUEUE_CODE_VARIABLE
+from orchestrator.launch.processes.parent_death_signal import tied
 from orchestrator.process import Process
 from orchestrator.run_directory.events.ledger import CellsSubmitted
 from orchestrator.run_directory.events.types import Launched
 from orchestrator.run_directory.rundir import STOP_AT_VARIABLE, RunDir
-from orchestrator.safe_path import module_command
 from orchestrator.sweeps.ending import tell_of_sweep
 from orchestrator.sweeps.ledger import SweepDir
 from orchestrator.sweeps.request import REQUEUE_CODE, Request, Task
@@ -83,10 +83,9 @@ class CellTask:
         run.logs.mkdir(exist_ok=True)
         before = _launches(run)
         is_starting = _is_local()
-        tether = module_command("orchestrator.launch.processes.parent_death_signal", str(os.getpid()))
         with run.open_to_append(run.launcher_log) as log:
             child = subprocess.Popen(
-                [*tether, *self.task.command],
+                tied(*self.task.command),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,

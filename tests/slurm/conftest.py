@@ -32,6 +32,11 @@ FAKED = (
     "orchestrator.sweeps.search",
     *FORKED,
 )
+IMPORTED = tuple(
+    f"orchestrator.{name}"
+    for name in ("executors.slurm.array_program", "executors.slurm.supervisor.command_line", "sweeps.executor")
+)
+"""What FORKED imports."""
 Start = Callable[[bool], Cluster]
 
 
@@ -73,9 +78,10 @@ def clusters(shared_folder: Path) -> Iterator[Start]:
 
 @pytest.fixture(scope="session")
 def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ranks]:
-    """Ranks from a process that has also imported what FORKED does."""
-    imported = ("executors.slurm.array_program", "executors.slurm.supervisor.command_line", "sweeps.executor")
-    with ranks_forked_in(tmp_path_factory.mktemp("ranks"), *(f"orchestrator.{name}" for name in imported)) as made:
+    """Ranks from a process that has also imported what FORKED does, and commands that are typed on a login node."""
+    typed = ("cancel", "list", "logs", "resume", "status", "submit", "sweep", "sweeps.start")
+    commands = (f"orchestrator.cli.runs.{name}" for name in typed)
+    with ranks_forked_in(tmp_path_factory.mktemp("ranks"), *IMPORTED, *commands) as made:
         yield made
 
 

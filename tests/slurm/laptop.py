@@ -12,7 +12,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
@@ -71,22 +71,16 @@ class Laptop:
             run("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(self._folder / key))
         self._machine.boot()
         with self._changing():
-            address = self._connect()
+            self._address = self._connect()
         self._take_away()
-        self._settle(address)
-        settings = self._folder / "sshd_config"
+        self._settle()
         (self._folder / "home").mkdir()  # there: what this machine's own shells begin with is nothing of ours
-        there = {"HOME": self._folder / "home", **variables}
-        said = " ".join(f'"{name}={value}"' for name, value in there.items())
-        settings.write_text(ANSWERS.format(address=address, folder=self._folder, variables=said))
-        run("/usr/sbin/sshd", "-f", str(settings), "-E", str(self._folder / "sshd.log"))
-        wait_until(lambda: self.run("ssh", "login", "true", check=False).returncode == 0, "the login node answers")
+        self._of_logins = variables
+        self.answer_with({})
 
     def stop(self) -> None:
         """End its processes and the sshd, and remove its files."""
         self.break_connections()
-        if self._commands is not None:
-            self._commands.close()
         if (pid := self._folder / "sshd.pid").exists():
             run("kill", pid.read_text().strip(), check=False)
         if self._link is not None:
@@ -99,15 +93,30 @@ class Laptop:
         """A file of the project."""
         self.run("sh", "-c", 'mkdir -p "$(dirname "$1")" && printf %s "$2" >"$1"', "-", str(self.project / name), text)
 
-    def import_commands(self) -> None:
-        """Commands that are typed from now on are forked from a process there that has imported them."""
-        self._commands = Commands(entered=self._machine.entered(), env={**os.environ, **self._variables()})
+    def fork_commands(self, commands: Commands) -> None:
+        """Commands that are typed from now on are forked."""
+        self._commands = commands
+
+    def answer_with(self, more: Mapping[str, str]) -> None:
+        """Whoever logs in from now on has more variables. Connections break."""
+        there = {"HOME": self._folder / "home", **self._of_logins, **more}
+        said = " ".join(f'"{name}={value}"' for name, value in there.items())
+        settings = self._folder / "sshd_config"
+        settings.write_text(ANSWERS.format(address=self._address, folder=self._folder, variables=said))
+        pid = self._folder / "sshd.pid"
+        if pid.exists():
+            self.break_connections()
+            run("kill", pid.read_text().strip())
+            wait_until(lambda: not pid.exists(), "the sshd has ended")
+        run("/usr/sbin/sshd", "-f", str(settings), "-E", str(self._folder / "sshd.log"))
+        wait_until(lambda: self.run("ssh", "login", "true", check=False).returncode == 0, "the login node answers")
 
     def __call__(self, *words: str | Path, check: bool = True) -> subprocess.CompletedProcess[str]:
         """`orchestrator`, typed in the project."""
         if self._commands is None:
             return self.run(sys.executable, "-P", "-m", "orchestrator", *map(str, words), check=check)
-        said = self._commands(*words, cwd=self.project, env={**os.environ, **self._variables()})
+        there = self._machine.inside
+        said = self._commands(*words, cwd=self.project, env={**os.environ, **self._variables()}, entered=there)
         assert said.code == 0 or not check, f"{words} ended with {said.code}: {said.out}{said.err}"
         return subprocess.CompletedProcess(words, said.code, said.out, said.err)
 
@@ -214,10 +223,10 @@ class Laptop:
                     self._machine.run("mount", "-t", "tmpfs", "tmpfs", str(path))
         self._machine.run("mount", "-t", "tmpfs", "tmpfs", str(self._disk))
 
-    def _settle(self, address: str) -> None:
+    def _settle(self) -> None:
         """Its person's home: a key, and an `ssh` that knows the login node."""
-        settings = CALLS.format(address=address, home=self.home)
-        known = f"{address} {(self._folder / 'host_key.pub').read_text()}"
+        settings = CALLS.format(address=self._address, home=self.home)
+        known = f"{self._address} {(self._folder / 'host_key.pub').read_text()}"
         program = f'#!/bin/sh\nexec {shutil.which("ssh")} -F {self.home}/.ssh/config "$@"\n'
         files = {".ssh/config": settings, ".ssh/known_hosts": known, "bin/ssh": program}
         files[".ssh/key"] = (self._folder / "key").read_text()

@@ -106,15 +106,23 @@ class Machine:
         assert self._init is not None, f"{self.name} is not up"
         return self._init.pid
 
+    @property
+    def inside(self) -> int:
+        """The first of its own processes, as it is known here."""
+        [pid] = self._children()
+        return pid
+
     def kill(self) -> None:
         """Power failure: all its processes and its network are gone."""
         if self._init is not None:
-            # The child is the first of the machine's process ids: it is not gone before all the others are.
-            children = Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split()
-            for pid in children or [self.pid]:
-                os.kill(int(pid), signal.SIGKILL)
+            # The first of the machine's process ids is not gone before all the others are.
+            for pid in self._children() or [self.pid]:
+                os.kill(pid, signal.SIGKILL)
             self._init.wait()
             self._init = None
+
+    def _children(self) -> list[int]:
+        return [*map(int, Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split())]
 
     def run(
         self, *command: str, check: bool = True, variables: Mapping[str, str] | None = None

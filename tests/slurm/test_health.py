@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from slurm.cluster import Cluster
+from slurm.conftest import FORKED
 from support.commands import Commands
 from support.faults import PATIENCE, CommandLine, Ranks
 from support.training import events, four_layer_job, layout, logs
@@ -54,11 +55,12 @@ def test_good_nodes_and_bad_ones(cluster: Cluster, commands: Commands, ranks: Ra
     repository = tmp_path / "repository"
     repository.mkdir()
     subprocess.run(["git", "init", "-q", str(repository)], check=True)
-    # The check of the good job imports torch on each node; the training that it lets through is forked, and so is the
-    # check of the bad one.
-    good = submitted(commands, repository, snapshot=True, env=ranks.for_commands())
-    forked = {**ranks.for_commands(), "FORKED_TOO": "orchestrator.runtime.health"}
-    bad = submitted(commands, tmp_path / "bad", env={**forked, "TMPDIR": "/proc"})
+    # The check of the good job imports torch on its second node. All else of both is forked.
+    forked, check = ranks.for_commands(), "orchestrator.runtime.health"
+    good_env = {**forked, "FORKED_TOO": " ".join((*FORKED, f"{check}@0"))}
+    good = submitted(commands, repository, snapshot=True, env=good_env)
+    bad_env = {**forked, "FORKED_TOO": " ".join((*FORKED, check)), "TMPDIR": "/proc"}
+    bad = submitted(commands, tmp_path / "bad", env=bad_env)
 
     status = ended(good)
     assert status.state == "completed", f"{status.describe()}\n{good.launcher_log.read_text()}{logs(good)}"

@@ -14,6 +14,7 @@ import pytest
 from slurm.cluster import Cluster
 from slurm.conftest import FORKED
 from slurm.laptop import Laptop, processes_with, wait_until_nothing_is_left
+from support.commands import Commands
 from support.faults import Ranks, wait_until
 from support.fixtures import inject
 from support.held import HOLD, hold_at, wait_for_hold
@@ -74,6 +75,12 @@ def laptop(cluster: Cluster, shared_folder: Path, tmp_path: Path) -> Iterator[La
         found.stop()
 
 
+@pytest.fixture
+def forks(ranks: Ranks) -> dict[str, str]:
+    """Variables of logins whose commands are forked, and so is what they submit."""
+    return {**ranks.for_commands(), "FORKED_TOO": " ".join(("orchestrator", *FORKED))}
+
+
 @pytest.fixture(scope="module")
 def nothing_is_left() -> Iterator[None]:
     """Nothing of a dashboard stays when the laptop is gone, a minute and a quarter later: other tests run meanwhile."""
@@ -101,13 +108,21 @@ def make_job(ranks: Ranks, inject: Callable[[str], Path]) -> Callable[[str], Job
 
 @pytest.mark.usefixtures("nothing_is_left", "sent_before")
 def test_a_sweep_of_four_from_a_repository(
-    laptop: Laptop, make_job: Callable[[str], JobSpec], ranks: Ranks, inject: Callable[[str], Path], tmp_path: Path
+    laptop: Laptop,
+    commands: Commands,
+    forks: dict[str, str],
+    make_job: Callable[[str], JobSpec],
+    ranks: Ranks,
+    inject: Callable[[str], Path],
+    tmp_path: Path,
 ) -> None:
     """Cells start once each, with the code that the laptop has, committed or not, and without what git ignores. A
-    dashboard is shown meanwhile through the connection, to who has its token, also after the network was cut. The ranks
-    of the cells are forked; those of one more run have nothing but the code that was sent.
+    dashboard is shown meanwhile through the connection, to who has its token, also after the network was cut. All of
+    the cells is forked. One more run is submitted and started by nothing but the code that was sent; its torchrun and
+    its rank are forked from a process with torch, and import the rest from there.
     """
-    laptop.import_commands()
+    laptop.fork_commands(commands)
+    laptop.answer_with(forks)
     forked = {**ranks.for_commands(), "FORKED_TOO": " ".join(FORKED)}
     job = make_job("four").changed(launch={"env": forked}, schedule={"train_iters": 3})
     laptop.write("far.yaml", dump_resolved(job))
@@ -120,6 +135,7 @@ def test_a_sweep_of_four_from_a_repository(
     with laptop.breaking_connections(3, 3.0):
         said = laptop("sweep", "run", "four.yaml", "--max-parallel", "2", check=False)
     assert said.returncode == 0, said.stdout + said.stderr
+    laptop.answer_with({})
     with laptop.started("dashboard", "--port", "0", "--json") as process:
         assert process.stdout is not None
         address, _, token = json.loads(process.stdout.readline())["address"].partition("?token=")
@@ -129,14 +145,17 @@ def test_a_sweep_of_four_from_a_repository(
         wait_until(lambda: "refused" in page(laptop, address, token), "the cut is seen")
         laptop.heal()
         wait_until(lambda: "four" in page(laptop, address, token), "the page is back")
-    assert laptop("sweep", "run", "four.yaml", "--max-parallel", "2").returncode == 0
-    runs = all_runs(tmp_path / "far" / "runs")
-    assert len(runs) == 4
     folder = inject(f'import orchestrator\nopen("{tmp_path}/place", "w").write(orchestrator.__file__)').parent
-    more = make_job("more").changed(launch={"env": {"PYTHONPATH": str(folder)}}, schedule={"train_iters": 3})
+    again = {**ranks.for_commands(folder), "IMPORT_AGAIN": "yes"}
+    more = make_job("more").changed(launch={"env": again}, schedule={"train_iters": 3})
     laptop.write("more.yaml", dump_resolved(more))
     laptop("submit", "more.yaml")
-    wait_until(lambda: all(status_of(run).state == "completed" for run in runs), "all cells complete")
+    laptop.answer_with(forks)
+    assert laptop("sweep", "run", "four.yaml", "--max-parallel", "2").returncode == 0
+    *runs, another = sorted(all_runs(tmp_path / "far" / "runs"), key=lambda run: run.path.parent.name == "more")
+    assert len(runs) == 4
+    assert another.path.parent.name == "more"
+    wait_until(lambda: all(status_of(run).state == "completed" for run in runs), "all cells complete", every=0.5)
     assert [len(events(run, "launched")) for run in runs] == [1] * 4
     results = json.loads(laptop("sweep", "results", "four", "--json").stdout)
     assert len(results) == 4
@@ -146,8 +165,7 @@ def test_a_sweep_of_four_from_a_repository(
     [pinned] = {path for run in runs for path in run.path.glob("code/*/repository")}
     assert (pinned / "later.py").exists()
     assert not (pinned / "large").exists()
-    [another] = [run for run in all_runs(tmp_path / "far" / "runs") if run.path.parent.name == "more"]
-    wait_until(lambda: not status_of(another).is_active, "the run that starts from what was sent")
+    wait_until(lambda: not status_of(another).is_active, "the run that starts from what was sent", every=0.5)
     assert status_of(another).state == "completed"
     assert Path((tmp_path / "place").read_text()).is_relative_to(another.path / "code")
 
@@ -160,13 +178,14 @@ print(r.urlopen(r.Request(sys.argv[1], headers={"Authorization": f"Bearer {sys.a
 
 def page(laptop: Laptop, address: str, token: str) -> str:
     """What a program on the laptop is answered."""
-    answer = laptop.run(sys.executable, "-c", PAGE, address, token, check=False)
+    answer = laptop.run(sys.executable, "-I", "-S", "-c", PAGE, address, token, check=False)
     return answer.stdout + answer.stderr
 
 
 @pytest.mark.usefixtures("sent_before")
-def test_a_profile_is_written_on_the_laptop(laptop: Laptop) -> None:
+def test_a_profile_is_written_on_the_laptop(laptop: Laptop, commands: Commands) -> None:
     laptop("cluster", "init", "-o", "clusters/asked.yaml", "--login", "login", "--yes")
+    laptop.fork_commands(commands)
     profile = json.loads(laptop("cluster", "show", "asked", "--json").stdout)["profile"]
     assert (profile["login"], profile["partition"], profile["account"]) == ("login", "main", "research")
     assert set(profile["partitions"]) == {"main", "low"}
@@ -177,7 +196,7 @@ def test_a_profile_is_written_on_the_laptop(laptop: Laptop) -> None:
 
 
 @pytest.mark.usefixtures("sent_before")
-def test_what_is_refused(laptop: Laptop, tmp_path: Path) -> None:
+def test_what_is_refused(laptop: Laptop, commands: Commands, tmp_path: Path) -> None:
     """Nothing is tried again that cannot be otherwise; what is wrong is said once, with exit code 2."""
     profile = PROFILE.format(folder=tmp_path / "far", python=sys.executable)
     for wrong, word in (
@@ -191,12 +210,19 @@ def test_what_is_refused(laptop: Laptop, tmp_path: Path) -> None:
         assert (said.returncode, said.stdout) == (2, "")
         assert word in said.stderr
         assert "Traceback" not in said.stderr
+        laptop.fork_commands(commands)  # after the first
 
 
 def test_a_run_whose_connection_breaks_ten_times(
-    laptop: Laptop, make_job: Callable[[str], JobSpec], ranks: Ranks, tmp_path: Path
+    laptop: Laptop,
+    commands: Commands,
+    forks: dict[str, str],
+    make_job: Callable[[str], JobSpec],
+    ranks: Ranks,
+    tmp_path: Path,
 ) -> None:
-    laptop.import_commands()
+    laptop.fork_commands(commands)
+    laptop.answer_with(forks)
     job = make_job("far")
     laptop.write("far.yaml", dump_resolved(job))
     folder = tmp_path / "far" / "runs"

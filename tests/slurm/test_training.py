@@ -9,7 +9,7 @@ from __future__ import annotations
 import shutil
 import sqlite3
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,10 +17,10 @@ from typing import Any
 
 import pytest
 from slurm.cluster import Cluster
-from slurm.conftest import FORKED
+from slurm.conftest import FORKED, IMPORTED
 from support.commands import Commands
 from support.event_log import lines_of
-from support.faults import UNSAVED, CommandLine, Ranks, wait_until
+from support.faults import UNSAVED, CommandLine, Ranks, ranks_forked_in, wait_until
 from support.fixtures import inject, real_text
 from support.held import HOLD, hold_at, let_go, wait_for_hold
 from support.trained_together import TrainedTogether
@@ -48,6 +48,14 @@ QUICKSTART = Path(__file__).parents[2] / "jobs" / "quickstart.yaml"
 PATIENCE = 400.0
 LAYOUTS = {"tp2": layout(tp=2), "pp2": layout(pp=2), "dp2": layout(dp=2)}
 HOLD_AT = 6
+TRACKERS = tuple(f"orchestrator.tracking.{name}" for name in ("mlflow.store", "event_files"))
+
+
+@pytest.fixture(scope="session")
+def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ranks]:
+    """Ranks from a process that has also imported what FORKED does, and the trackers."""
+    with ranks_forked_in(tmp_path_factory.mktemp("ranks"), *IMPORTED, *TRACKERS) as made:
+        yield made
 
 
 @pytest.fixture(scope="module")
@@ -101,9 +109,8 @@ def undisturbed(
     are trained when the first is asked for: a test does that in a wait, for to train takes the processor.
     """
     unsaved = {"save_interval": None, "save_seconds": None}
-    made = {
-        (name, make): make(name).changed(checkpoint=unsaved) for make in (make_job, make_quickstart) for name in LAYOUTS
-    }
+    jobs = [("tp2", make_quickstart), *((name, make_job) for name in LAYOUTS)]
+    made = {(name, make): make(name).changed(checkpoint=unsaved) for name, make in jobs}
     trained = TrainedTogether(ranks, tmp_path_factory.mktemp("undisturbed"), made, UNSAVED)
     return lambda name, make=make_job: losses(trained[name, make])
 
@@ -148,14 +155,15 @@ def submit(
 ) -> Callable[..., Submitted]:
     """submit(layout, exclude, make, mlflow, start, **launch): a run of its own on the cluster `test`, whose first start
     is held. Where they work lies a torch.py that ends whoever imports it. `mlflow`: with trackers, and with somebody
-    who is told. Ranks are forked on their nodes. `start`: all else of a job is `forked` as well; it is started by
-    SLURM, and torchrun is one that is there at once (`slurm`), or torchrun itself (`torchrun`).
+    who is told. Ranks are forked on their nodes. `start`: all else of a job is `forked` as well, but with torchrun
+    itself (`torchrun`); or it is started by SLURM (`slurm`).
     """
     holding = inject(HOLD).parent
+    forked = {"FORKED_TOO": " ".join((*FORKED, "orchestrator.tracking"))}
     starts = {
-        "torchrun": ranks.under_torchrun(holding),
+        "torchrun": ranks.under_torchrun(holding) | forked,
         "slurm": ranks.for_commands(holding),
-        "forked": {**ranks.for_commands(holding), "FORKED_TOO": " ".join(FORKED)},
+        "forked": ranks.for_commands(holding) | forked,
     }
 
     def submit_one(
@@ -185,6 +193,7 @@ def submit(
             )
         said = command("submit", command.write(job))
         assert said.code == 0, said.out + said.err
+        command.env = ranks.for_commands() | forked
         run = command.run()
         return Submitted(command, run, events(run, "submitted")[-1]["job_id"])
 
@@ -201,14 +210,16 @@ def stored_losses(run: RunDir) -> list[dict[int, float]]:
 
 def test_a_time_limit_and_meanwhile_a_requeue_and_a_killed_batch_script(
     submit: Callable[..., Submitted],
+    make_job: Callable[..., JobSpec],
     make_quickstart: Callable[..., JobSpec],
     undisturbed: Callable[..., dict[int, float]],
     cluster: Cluster,
 ) -> None:
-    """The quickstart in three layouts is at its limit. SLURM's notice comes up to half a minute early, and not before
-    all of them are held: three quarters of a minute after their start.
+    """Three layouts are at their limit, one of them the quickstart. SLURM's notice comes up to half a minute early, and
+    not before all of them are held: three quarters of a minute after their start.
     """
-    limited = {name: submit(name, make=make_quickstart, time=120, stop_margin=45) for name in LAYOUTS}
+    makes = {name: make_quickstart if name == "tp2" else make_job for name in LAYOUTS}
+    limited = {name: submit(name, make=make, time=120, stop_margin=45) for name, make in makes.items()}
     requeued = submit("tp2", mlflow=True, start="torchrun")
     for each in limited.values():
         each.wait_until_held()
@@ -218,7 +229,7 @@ def test_a_time_limit_and_meanwhile_a_requeue_and_a_killed_batch_script(
             each.wait_until_held()
         cluster.call("scontrol", "requeue", requeued.job_id)
         cluster.call("scancel", "--signal=KILL", "--batch", killed.job_id)
-        expected = {name: undisturbed(name, make_quickstart) for name in LAYOUTS}
+        expected = {name: undisturbed(name, make) for name, make in makes.items()}
         for each, name, cause in ((requeued, "tp2", "requeued"), (killed, "pp2", "killed")):
             each.wait_to_complete()
             assert each.causes() == [cause, "completed"]

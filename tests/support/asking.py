@@ -1,21 +1,45 @@
-"""Of a process that asks for one to be forked in its place (ranks.py): where it is, and what its parent is."""
+"""Of a process that asks for one to be forked in its place (ranks.py): where it is, what its parent is, and its end."""
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import socket
 import struct
 from pathlib import Path
+from typing import NoReturn
 
 
 def take_the_place_of_who_asks(connection: socket.socket) -> bool:
-    """Be on its machine, with its parent. Whether the machine is another than the tests' own."""
+    """Be on its machine, with its parent, and say to it how this ends. Whether the machine is another than the tests'
+    own.
+    """
     asking, _, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+    number_there = number_on_its_machine(asking)
     is_elsewhere = enter_the_machine_of(asking)
-    if not is_elsewhere:
-        have_the_parent_of(asking)
+    have_the_parent_of(number_there)
+    have_the_end_heard(connection)
     return is_elsewhere
+
+
+def have_the_end_heard(connection: socket.socket) -> None:
+    """Let this process, and none that it forks, say its exit code before it ends: a program may end itself."""
+    itself, end = os.getpid(), os._exit
+
+    def say_and_end(code: int) -> NoReturn:
+        if os.getpid() == itself:
+            with contextlib.suppress(BrokenPipeError):  # whoever asked has been killed
+                connection.sendall(f"{code}\n".encode())
+        end(code)
+
+    os._exit = say_and_end
+
+
+def number_on_its_machine(process: int) -> int:
+    """What a process's number is to itself."""
+    [numbers] = [line for line in Path(f"/proc/{process}/status").read_text().splitlines() if line.startswith("NSpid:")]
+    return int(numbers.split()[-1])
 
 
 def have_the_parent_of(other: int) -> None:

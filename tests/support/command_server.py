@@ -1,5 +1,6 @@
 """The process that `Commands` forks from. It gets each command through the socket that is its standard input: a JSON
 object, with the command's standard streams and a socket on which the command says its process id and how it ended.
+`entered` is a process on another machine where the command is to run (slurm/machine.py), or None.
 Its own arguments are programs that commands become: `orchestrator.dashboard` is `main` in its module `program`.
 """
 
@@ -8,12 +9,14 @@ from __future__ import annotations
 import importlib
 import json
 import os
+import runpy
 import signal
 import socket
 import sys
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any, NoReturn
 from unittest.mock import patch
 
@@ -21,6 +24,7 @@ import orchestrator.cli.main as front
 from orchestrator.imports import staying
 
 _LONGEST_REQUEST = 1 << 20
+_ASKING = Path(__file__).with_name("asking.py")
 
 
 def serve() -> None:
@@ -61,6 +65,8 @@ def be_command(request: Mapping[str, Any], streams: Sequence[int], answer: socke
     """Run one command and say how it ended. Never returns."""
     code = 1
     try:
+        if request["entered"] is not None:
+            runpy.run_path(str(_ASKING))["enter_the_machine_of"](request["entered"])
         os.setsid()
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         answer.send(f"{os.getpid()}\n".encode())

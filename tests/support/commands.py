@@ -16,7 +16,6 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 _PROGRAM = Path(__file__).with_name("command_server.py")
 
@@ -49,61 +48,71 @@ class Going:
 class Commands:
     """The process that forks, until `close`. Commands may run side by side."""
 
-    def __init__(self, *programs: str, entered: Sequence[str] = (), env: Mapping[str, str] | None = None) -> None:
-        """`programs`: those of ours that commands become, like `orchestrator.dashboard`; they are imported, too.
-        `entered`: what goes before a command line that is to run on another machine (slurm/machine.py).
-        """
+    def __init__(self, *programs: str) -> None:
+        """`programs`: those of ours that commands become, like `orchestrator.dashboard`; they are imported, too."""
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             # -P: what lies beside the program is not what libraries mean by a name.
-            command = [*entered, sys.executable, "-P", str(_PROGRAM), *programs]
-            self._process = subprocess.Popen(command, stdin=theirs, env=env)
-        self._is_elsewhere = bool(entered)
+            self._process = subprocess.Popen([sys.executable, "-P", str(_PROGRAM), *programs], stdin=theirs)
 
     def __call__(
-        self, *arguments: str | Path, cwd: Path, env: Mapping[str, str], typed: str = "", timeout: float = 200
+        self,
+        *arguments: str | Path,
+        cwd: Path,
+        env: Mapping[str, str],
+        typed: str = "",
+        timeout: float = 200,
+        entered: int | None = None,
     ) -> Said:
-        """Run a command to its end; `typed` is its standard input. One that takes too long is killed: TimeoutError."""
-        request = {"arguments": [str(argument) for argument in arguments], "cwd": str(cwd), "env": dict(env)}
+        """Run a command to its end; `typed` is its standard input. One that takes too long is killed: TimeoutError.
+        `entered`: a process on another machine where it is to run (slurm/machine.py), which ends it.
+        """
         with tempfile.TemporaryFile() as typing, tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
             typing.write(typed.encode())
             typing.seek(0)
-            code = self._run(request, [typing.fileno(), out.fileno(), err.fileno()], timeout)
+            ours = self._send(arguments, cwd, env, [typing.fileno(), out.fileno(), err.fileno()], entered)
+            code = self._end_of(ours, timeout, is_here=entered is None)
+            assert code, f"{arguments} was killed"
             said = []
             for stream in (out, err):
                 stream.seek(0)
                 said.append(stream.read().decode())
-        return Said(code, *said)
+        return Said(int(code), *said)
 
     def start(self, *arguments: str | Path, cwd: Path, env: Mapping[str, str], out: int) -> Going:
         """Start a command that writes its standard output to the descriptor `out`, and has no input."""
-        request = {"arguments": [str(argument) for argument in arguments], "cwd": str(cwd), "env": dict(env)}
         with open(os.devnull) as nothing:
-            ours = self._send(request, [nothing.fileno(), out, 2])
+            ours = self._send(arguments, cwd, env, [nothing.fileno(), out, 2])
         with ours.makefile("rb", buffering=0) as told:
             return Going(int(told.readline()), ours)
 
-    def _send(self, request: Mapping[str, Any], streams: Sequence[int]) -> socket.socket:
+    def _send(
+        self,
+        arguments: Sequence[str | Path],
+        cwd: Path,
+        env: Mapping[str, str],
+        streams: Sequence[int],
+        entered: int | None = None,
+    ) -> socket.socket:
         """Have a command started; where it answers."""
+        request = {"arguments": [*map(str, arguments)], "cwd": str(cwd), "env": dict(env), "entered": entered}
         ours, theirs = socket.socketpair()
         with theirs:
             socket.send_fds(self._control, [json.dumps(request).encode()], [*streams, theirs.fileno()])
         return ours
 
-    def _run(self, request: Mapping[str, Any], streams: Sequence[int], timeout: float) -> int:
-        ours = self._send(request, streams)
+    def _end_of(self, ours: socket.socket, timeout: float, *, is_here: bool) -> bytes:
+        """The exit code that a command says; nothing of one that is killed."""
         with ours, ours.makefile("rb") as told:
             ours.settimeout(timeout)
             pid = int(told.readline())
             try:
-                code = told.read()  # until the command has ended
+                return told.read()  # until the command has ended
             except TimeoutError:
                 with contextlib.suppress(ProcessLookupError):
-                    if not self._is_elsewhere:  # where the number is another process's; that machine ends it
+                    if is_here:  # elsewhere the number is another process's
                         os.killpg(pid, signal.SIGKILL)
                 raise
-        assert code, f"{request['arguments']} was killed"
-        return int(code)
 
     def close(self) -> None:
         """End the process."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-import json
+import marshal
 import os
 import select
 import signal
@@ -37,7 +37,7 @@ class ForkedProgram:
         self._answer.connect(f"/proc/self/fd/{folder}/{server.name}")
         os.close(folder)
         request = {"module": command[0], "arguments": [*command[1:]], "env": dict(env), "cwd": os.getcwd()}
-        message = json.dumps(request).encode()
+        message = marshal.dumps(request)
         with open(os.devnull) as nothing:
             streams = [nothing.fileno(), output.fileno(), errors.fileno()]
             socket.send_fds(self._answer, [len(message).to_bytes(4, "big")], streams)

@@ -15,6 +15,7 @@ import fcntl
 import functools
 import importlib.metadata
 import json
+import marshal
 import os
 import random
 import runpy
@@ -301,7 +302,7 @@ def stand_for(connection: socket.socket) -> None:
     os.setsid()
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     size, streams, _, _ = socket.recv_fds(connection, 4, 3)
-    request = json.loads(connection.makefile("rb").read(int.from_bytes(size, "big")))
+    request = marshal.loads(connection.makefile("rb").read(int.from_bytes(size, "big")))
     for number, stream in enumerate(streams):
         os.dup2(stream, number)
         os.close(stream)
@@ -329,8 +330,6 @@ def stand_for(connection: socket.socket) -> None:
         if module == "torch.distributed.run":
             runpy.run_path(str(_REAL_TORCHRUN))["fork_ranks"](LaunchedRank)
         code = run_module([module, *arguments], env)
-    with contextlib.suppress(BrokenPipeError):  # whoever asked has been killed
-        connection.sendall(f"{code}\n".encode())
     os._exit(code)
 
 
@@ -382,6 +381,9 @@ def run_module(module: Sequence[str], env: Mapping[str, str]) -> int:
     show_variables(env)
     folders = [each for each in env.get("PYTHONPATH", "").split(os.pathsep) if each not in ("", str(_FORKED))]
     sys.path[:0] = [os.getcwd(), *folders]
+    if "IMPORT_AGAIN" in env:  # our package, from what PYTHONPATH says
+        for name in [name for name in sys.modules if name.partition(".")[0] == "orchestrator"]:
+            del sys.modules[name]
     sys.modules.pop(f"{module[0]}.__main__", None)  # it is executed anew
     if sets_variables := sys.modules.get("orchestrator.tracking.mlflow.environment"):
         importlib.reload(sets_variables)

@@ -18,6 +18,7 @@ def light_forks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LightForks
         "orchestrator.cli.runs.drill",
         "orchestrator.cli.runs.run",
         "orchestrator.cli.runs.sweep",
+        "orchestrator.data",
         "orchestrator.launch",
         "orchestrator.launch.notifications",
         "orchestrator.executors.kubernetes.pod",

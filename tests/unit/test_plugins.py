@@ -34,20 +34,15 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def program(ranks: Ranks) -> Program:
-    """program(site, folder, text): what a Python program prints, with these values as `given`. What it starts is
-    forked, with the same packages.
+    """program(site, folder, text): what a Python program prints, with these values as `given`. It is forked, and so is
+    what it starts, with the same packages.
     """
 
     def run(site: Path, folder: Path, text: str, **values: Any) -> str:
-        forked = {**ranks.for_commands(site), "FORKED_TOO": "orchestrator.data"}
-        command = [
-            sys.executable,
-            "-P",
-            "-c",
-            f"import json, sys\ngiven = json.loads(sys.argv[1])\n{text}",
-            json.dumps(values),
-        ]
-        environment = {**os.environ, **forked}
+        (folder / "plugin_program.py").write_text(f"import json, sys\ngiven = json.loads(sys.argv[1])\n{text}")
+        started = "orchestrator.data orchestrator.launch"
+        environment = {**os.environ, **ranks.for_commands(site), "FORKED_TOO": started}
+        command = [sys.executable, "-P", "-m", "plugin_program", json.dumps(values)]
         finished = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=280)
         assert finished.returncode == 0, finished.stderr
         return finished.stdout

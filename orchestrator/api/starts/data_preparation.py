@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 from collections.abc import Sequence
@@ -10,6 +9,7 @@ from typing import NamedTuple
 
 from orchestrator.data.preparation import Source, survey_job
 from orchestrator.errors import JobError, UserError
+from orchestrator.launch.processes.parent_death_signal import tied
 from orchestrator.launch.processes.stop_request import Terminated
 from orchestrator.planning.plan import Plan
 from orchestrator.safe_path import module_command
@@ -51,8 +51,7 @@ def prepare_here(what: Sequence[str], job: JobSpec, *, as_json: bool) -> Prepara
         return Preparation()
     options = ["--json"] if as_json else []
     command = module_command("orchestrator.data", "prepare", *options, *what, python=job.launch.python)
-    tether = module_command("orchestrator.launch.processes.parent_death_signal", str(os.getpid()))
-    process = subprocess.Popen([*tether, *command], stdout=subprocess.PIPE if as_json else None, text=True)
+    process = subprocess.Popen(tied(*command), stdout=subprocess.PIPE if as_json else None, text=True)
     said = ""
     while True:
         try:

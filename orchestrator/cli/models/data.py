@@ -12,6 +12,7 @@ from orchestrator.api.starts.data_preparation import refuse_killed
 from orchestrator.cli.models import indexing
 from orchestrator.data.commands import Request, build_app
 from orchestrator.data.request import to_arguments
+from orchestrator.launch.processes.parent_death_signal import tied
 from orchestrator.safe_path import module_command
 
 
@@ -19,10 +20,9 @@ def run(command: str, request: Request, as_json: bool) -> int:
     """Start the program, which ends when this process is killed; returns its exit code. Raises JobError where it was
     killed itself."""
     arguments = [*(["--json"] if as_json else []), *to_arguments(request)]
-    tether = module_command("orchestrator.launch.processes.parent_death_signal", str(os.getpid()))
     # What Pillow warns its programmers of in people's photographs is no news to them.
     variables = {**os.environ, "PYTHONWARNINGS": os.environ.get("PYTHONWARNINGS", "ignore")}
-    process = subprocess.Popen([*tether, *module_command("orchestrator.data", command, *arguments)], env=variables)
+    process = subprocess.Popen(tied(*module_command("orchestrator.data", command, *arguments)), env=variables)
     while True:
         try:
             code = process.wait()

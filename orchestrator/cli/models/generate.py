@@ -21,6 +21,7 @@ from orchestrator.cli.common import AsJson, RunsDir
 from orchestrator.cli.models.weights import Iteration, WeightsName, weights_named
 from orchestrator.errors import JobError, OrchestratorError, UserError
 from orchestrator.launch.processes.launch_processes import LAUNCH_VARIABLE, end_processes
+from orchestrator.launch.processes.parent_death_signal import tied
 from orchestrator.launch.scripts.render import refuse_missing_python, render_program, script_environment
 from orchestrator.launch.start_checks import check_installed
 from orchestrator.planning.layout.replica import at_layout
@@ -259,7 +260,7 @@ def run_inference(
     launch_id = f"{what}-{uuid.uuid4().hex[:8]}"
     process = subprocess.Popen(
         # Tied to this process: one that is killed, and cannot end them, leaves no ranks behind.
-        module_command("orchestrator.launch.processes.parent_death_signal", str(os.getpid()), *command),
+        tied(*command),
         stdin=None if reads_input else subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,

@@ -31,11 +31,11 @@ from orchestrator.executors.ssh.messages import (
     ready_line,
 )
 from orchestrator.launch.processes.launch_processes import LAUNCH_VARIABLE, end_processes
+from orchestrator.launch.processes.parent_death_signal import tied
 from orchestrator.launch.processes.stop_request import stop_at_once
 from orchestrator.run_directory.events.types import Launched
 from orchestrator.run_directory.lease import release_for_the_dead
 from orchestrator.run_directory.rundir import RunDir, write_atomically
-from orchestrator.safe_path import module_command
 
 GUARD_VARIABLE = "ORCHESTRATOR_HOST_GUARD"
 """In the environment of what this program has started. The launch id alone may also be that of the launcher's own
@@ -146,9 +146,8 @@ def _free_port() -> int:
 def _guard(run: RunDir, launcher: Launcher, environment: dict[str, str]) -> int:
     """Run the launch script to its end, or until the launcher asks for that, or is gone."""
     mark = uuid.uuid4().hex
-    tie = module_command("orchestrator.launch.processes.parent_death_signal", str(os.getpid()))
     child = subprocess.Popen(
-        [*tie, "bash", str(run.launch_script)],
+        tied("bash", str(run.launch_script)),
         stdin=subprocess.DEVNULL,
         env={**environment, GUARD_VARIABLE: mark},
         start_new_session=True,

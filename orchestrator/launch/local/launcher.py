@@ -19,6 +19,7 @@ from typing import IO, Literal, TypeAlias
 from orchestrator.launch.hosts import run_on_hosts
 from orchestrator.launch.notifications import process as notifications
 from orchestrator.launch.processes.launch_processes import LAUNCH_VARIABLE, end_processes
+from orchestrator.launch.processes.parent_death_signal import tied
 from orchestrator.launch.processes.stop_request import (
     StopSignals,
     asked_to_stay,
@@ -184,7 +185,7 @@ def _start(run: RunDir, job: JobSpec, launch_id: str, log: IO[bytes]) -> subproc
     if job.launch.on_hosts:
         command = module_command(HOSTS_MODULE, str(run.path))
     return subprocess.Popen(
-        module_command("orchestrator.launch.processes.parent_death_signal", str(os.getpid()), *command),
+        tied(*command),
         stdin=subprocess.DEVNULL,
         stdout=log,
         stderr=subprocess.STDOUT,

@@ -4,16 +4,16 @@ on, and ends as the other does.
 
 `-m torch.distributed.run` becomes what quick_torchrun has in its place, but where REAL_TORCHRUN is set
 (torchrun_with_forks.py), and its ranks are forked as well. So are the tests' own programs, `-m …_program`, and those
-that FORKED_TOO names.
+that FORKED_TOO names: `MODULE@0` on the first node of a job alone.
 """
 
 from __future__ import annotations
 
-import contextlib
-import json
+# Nothing that takes long to import: half of what a Python costs that only stands for another program.
+import _signal
+import _socket
+import marshal
 import os
-import signal
-import socket
 import sys
 
 PROGRAMS = (
@@ -24,41 +24,52 @@ PROGRAMS = (
     "torch.distributed.run",
 )
 NODE = "orchestrator.batch.node"
-PASSED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1)
+PASSED_ON = (_signal.SIGTERM, _signal.SIGINT, _signal.SIGHUP, _signal.SIGUSR1)
 
 
 def stand_for(name: str, module: str, arguments: list[str]) -> int:
     """Have a program run in a process of its own; its exit code."""
-    with socket.socket(socket.AF_UNIX) as connection:
-        folder = os.open(os.path.dirname(name), os.O_PATH)
-        connection.connect(f"/proc/self/fd/{folder}/{os.path.basename(name)}")
-        os.close(folder)
-        request = {"module": module, "arguments": arguments, "env": dict(os.environ), "cwd": os.getcwd()}
-        message = json.dumps(request).encode()
-        socket.send_fds(connection, [len(message).to_bytes(4, "big")], [0, 1, 2])
-        connection.sendall(message)
-        answers = connection.makefile("r")
-        if not (first := answers.readline()):
-            raise ConnectionResetError("nobody forks there")
-        there = int(first)
-        send = os.killpg if module == NODE else os.kill  # SLURM's go to a whole step
-        for number in PASSED_ON:
-            signal.signal(number, lambda number, frame: send(there, number))
-        return int(answers.readline() or 1)
+    connection = _socket.socket(_socket.AF_UNIX)
+    folder = os.open(os.path.dirname(name), os.O_PATH)
+    connection.connect(f"/proc/self/fd/{folder}/{os.path.basename(name)}")
+    os.close(folder)
+    message = marshal.dumps({"module": module, "arguments": arguments, "env": dict(os.environ), "cwd": os.getcwd()})
+    streams = b"".join(number.to_bytes(4, sys.byteorder) for number in (0, 1, 2))
+    ancillary = [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, streams)]
+    connection.sendmsg([len(message).to_bytes(4, "big")], ancillary)
+    connection.sendall(message)
+    if not (first := line_of(connection)):
+        raise ConnectionResetError("nobody forks there")
+    there = int(first)
+    send = os.killpg if module == NODE else os.kill  # SLURM's go to a whole step
+    for number in PASSED_ON:
+        _signal.signal(number, lambda number, frame: send(there, number))
+    return int(line_of(connection) or 1)
+
+
+def line_of(connection: _socket.socket) -> bytes:
+    """The next line that is answered; nothing at the end."""
+    line = b""
+    while not line.endswith(b"\n") and (byte := connection.recv(1)):
+        line += byte
+    return line
 
 
 def is_forked(module: str) -> bool:
     if module == NODE and os.environ["SLURM_NODEID"] != "0":  # it becomes another program, with this process's number
         return False
-    return module in PROGRAMS or module.endswith("_program") or module in os.environ.get("FORKED_TOO", "").split()
+    named = {module, f"{module}@{os.environ.get('SLURM_NODEID')}"} & {*os.environ.get("FORKED_TOO", "").split()}
+    return module in PROGRAMS or module.endswith("_program") or bool(named)
 
 
 def begin() -> None:
     words = iter(sys.orig_argv[1:])
     option, module = next((word for word in words if word not in ("-u", "-P")), ""), next(words, "")
     if "RANKS_FROM" in os.environ and option == "-m" and is_forked(module):
-        with contextlib.suppress(ConnectionError, FileNotFoundError):  # where nobody can fork, it starts as ever
+        try:
             os._exit(stand_for(os.environ["RANKS_FROM"], module, list(words)))
+        except (ConnectionError, FileNotFoundError):  # where nobody can fork, it starts as ever
+            return
 
 
 begin()

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from support.event_log import append_event, lines_of
-from support.faults import QUICK_TORCHRUN
+from support.faults import QUICK_TORCHRUN, Ranks
 from support.gate import Gate
 from support.light_forks import ForkedProgram, LightForks
 from support.programs import run_instead
@@ -95,6 +95,13 @@ def fake_runtime(light_forks: LightForks, monkeypatch: pytest.MonkeyPatch) -> st
     for name, value in light_forks.variables(Path(__file__).parent, QUICK_TORCHRUN).items():
         monkeypatch.setenv(name, value)
     return "fake_runtime"
+
+
+def fork_torchrun(ranks: Ranks, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have torchrun itself start the fake training program: a process with torch forks both."""
+    for name, value in ranks.under_torchrun(Path(__file__).parent).items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.delenv("FORKED_TOO")  # of the process that forks the rest
 
 
 @pytest.fixture

@@ -27,6 +27,7 @@ from orchestrator.run_directory.checkpoints.commit_markers import committed
 from orchestrator.run_directory.lease import Lease
 from orchestrator.run_directory.rundir import RunDir, read_lines
 from orchestrator.spec.job import JobSpec
+from tests.unit.launch.conftest import fork_torchrun
 
 Run = Callable[[JobSpec], RunDir]
 MakeJob = Callable[..., JobSpec]
@@ -38,11 +39,15 @@ ENDLESS_STEP = {"FAKE_STEP_SECONDS": "600"}
 """Who is in the middle of it hears no request to stop."""
 
 
-@pytest.fixture(params=["real"])
+@pytest.fixture(params=["forked"])
 def torchrun(request: pytest.FixtureRequest, fake_runtime: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What starts the ranks: torchrun itself, or ("quick") what is there at once, as where this is not asked for."""
+    """What starts the ranks: torchrun itself, as a program that imports torch ("real") or as one that is forked; or
+    ("quick") what is there at once, as where this is not asked for.
+    """
     if request.param == "real":
         monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
+    if request.param == "forked":
+        fork_torchrun(request.getfixturevalue("ranks"), monkeypatch)
 
 
 WITH_TORCHRUN = pytest.mark.usefixtures("torchrun")
@@ -135,7 +140,7 @@ def test_run_to_the_end(make_job: MakeJob, make_run: Run, fake_runtime: str) -> 
 @WITH_TORCHRUN
 @pytest.mark.parametrize(
     ("number", "torchrun"),
-    [(signal.SIGINT, "quick"), (signal.SIGTERM, "real"), (signal.SIGUSR1, "quick")],
+    [(signal.SIGINT, "quick"), (signal.SIGTERM, "forked"), (signal.SIGUSR1, "quick")],
     indirect=["torchrun"],
 )
 def test_signal_to_the_launcher_saves_and_stops(number: signal.Signals, training_at: Callable[[int], Training]) -> None:
@@ -167,6 +172,7 @@ def test_second_interrupt_ends_at_once(make_job: MakeJob, make_run: Run, start_l
 
 
 @WITH_TORCHRUN
+@pytest.mark.parametrize("torchrun", ["real"], indirect=True)
 def test_killed_launcher_makes_the_ranks_save_and_stop(training_at: Callable[[int], Training], until: Until) -> None:
     training = training_at(7)
     run = training.run
@@ -211,7 +217,7 @@ def test_killed_torchrun_leaves_nobody_behind(training_at: Callable[[int], Train
     ("end", "cause", "message", "torchrun"),
     [
         ("nan@7", "nan", "the loss was NaN in 10 consecutive steps", "quick"),
-        ("raise@7", "bug", "ValueError: the fake has a bug", "real"),
+        ("raise@7", "bug", "ValueError: the fake has a bug", "forked"),
         ("memory@7", "out_of_memory", "MemoryError: CUDA out of memory. Tried to allocate 2.00 GiB", "quick"),
     ],
     indirect=["torchrun"],

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from support.faults import Ranks
 from support.gate import Gate
 from support.light_forks import ForkedProgram, LightForks
 from support.ranks import free_port
@@ -22,6 +23,7 @@ from orchestrator.run_directory.lease import Lease
 from orchestrator.run_directory.rundir import RunDir, write_atomically
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import dump_resolved
+from tests.unit.launch.conftest import fork_torchrun
 from tests.unit.launch.test_local import events, expected_losses, losses
 
 MakeJob = Callable[..., JobSpec]
@@ -121,9 +123,11 @@ def test_two_pods_that_are_told_to_end_save_and_the_next_ones_go_on(
     assert losses(run) == expected_losses(20)
 
 
-def test_all_pods_end_as_the_first_says(pods: Pods, make_job: MakeJob, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_pods_end_as_the_first_says(
+    pods: Pods, make_job: MakeJob, ranks: Ranks, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A cause that comes back on every machine ends the set: none of its pods asks for another start."""
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))  # torchrun itself brings the pods together
+    fork_torchrun(ranks, monkeypatch)  # torchrun itself brings the pods together
     job = make_job(launch={"nodes": 2, "gpus_per_node": 1, "env": {"FAKE_END": "nan@3"}})
     port = free_port()
     both = [pods.start(job, each, port=port) for each in (1, 0)]

@@ -20,6 +20,7 @@ from orchestrator.planning.plan import make_plan
 from orchestrator.planning.warnings import judge
 from orchestrator.run_directory.checkpoints.commit_markers import FileRecord, write_commit
 from orchestrator.spec.job import JobSpec
+from tests.unit.launch.conftest import start_nothing
 
 MakeJob = Callable[..., JobSpec]
 Orchestrator = Callable[..., tuple[int, str, str]]
@@ -108,8 +109,10 @@ def test_what_a_run_has_saved_already_makes_room(
     runs_dir: Path,
     disk: Callable[[int], list[Path]],
     checkpoint_bytes: int,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Of four that are kept at once, three are there."""
+    start_nothing(monkeypatch, "launched-now")
     run = create_run(job, "", runs_dir)
     disk(checkpoint_bytes + 10)
     assert orchestrator("run", job_file)[0] == 2

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from support.event_log import lines_of
+from support.faults import Ranks
 from support.ranks import free_port
 from support.refused import refused
 from support.stopping import stopped_once_launched
@@ -18,7 +19,7 @@ from orchestrator.launch.local.launcher import Severity, Watcher, launch
 from orchestrator.launch.runs import all_runs
 from orchestrator.run_directory.rundir import RunDir
 from orchestrator.spec.job import JobSpec
-from tests.unit.launch.conftest import start_nothing
+from tests.unit.launch.conftest import fork_torchrun, start_nothing
 
 Run = Callable[[JobSpec], RunDir]
 MakeJob = Callable[..., JobSpec]
@@ -26,9 +27,9 @@ Orchestrator = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture
-def real_torchrun(fake_runtime: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def real_torchrun(fake_runtime: str, ranks: Ranks, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ranks that are started by torchrun itself: it is what brings the machines together."""
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
+    fork_torchrun(ranks, monkeypatch)
 
 
 @pytest.fixture

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from support.event_log import append_event, lines_of
-from support.light_forks import ForkedProgram
-from support.limits import set_limits
+from support.event_log import append_event
 from support.refusals import before
 
 from orchestrator.launch.runs import all_runs, create_run
@@ -18,33 +15,6 @@ from orchestrator.review.summary import summarize
 from orchestrator.run_directory.rundir import RunDir
 from orchestrator.spec.job import JobSpec
 from orchestrator.tracking.mlflow.cursor import Cursor, write_cursor
-from tests.unit.tracking.conftest import only_run, stored_runs, wait_for
-
-ENDLESS_STEP = {"FAKE_STEP_SECONDS": "600"}
-
-
-@pytest.mark.parametrize("launcher_reacts", [True, False])
-def test_a_run_that_is_ended_at_once_ends_in_mlflow_too(
-    launcher_reacts: bool,
-    make_job: Callable[..., JobSpec],
-    make_run: Callable[[JobSpec], RunDir],
-    start_launcher: Callable[..., ForkedProgram],
-    until: Callable[..., None],
-    orchestrator: Callable[..., tuple[int, str, str]],
-    empty_store: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    set_limits(monkeypatch, for_the_launcher_to_stop=120.0 if launcher_reacts else 0.5)
-    run = make_run(make_job(launch__env=ENDLESS_STEP, tracking={"mlflow": True}))
-    store = run.path.parent.parent / "mlflow.db"
-    store.write_bytes(empty_store.read_bytes())
-    launcher = start_launcher(run)
-    until(lambda: any(event["event"] == "started" for event in lines_of(run)))
-    if not launcher_reacts:
-        launcher.send_signal(signal.SIGSTOP)
-    assert orchestrator("cancel", "tiny", "--now")[0] == 0
-    wait_for(lambda: bool(stored_runs(store)) and only_run(store).status == "KILLED")
-    assert only_run(store).tags["orchestrator.exit_cause"] == "cancelled"
 
 
 def test_metrics_that_were_not_sent_are_told_of(

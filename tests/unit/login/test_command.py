@@ -8,14 +8,17 @@ import os
 import pty
 import random
 import select
+import shlex
 import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 from support.commands import Commands, Said
+from support.light_forks import LightForks
 from support.training import four_layer_job
 
 from orchestrator.launch.code.code_version import CodeState
@@ -28,21 +31,22 @@ SSH = """\
 #!/bin/sh
 [ "$1" = -G ] && exit
 for command; do :; done
-exec sh -c "$command"
+exec env {variables} sh -c "$command"
 """
 COMMAND = [sys.executable, "-P", "-m", "orchestrator"]
 
 
 class Laptop:
-    """A folder with a profile, from which commands go to another folder."""
+    """A folder with a profile, from which commands go to another folder. `of_logins`: variables of who is there."""
 
-    def __init__(self, folder: Path, commands: Commands) -> None:
+    def __init__(self, folder: Path, commands: Commands, of_logins: Mapping[str, str]) -> None:
         self._commands = commands
         self.project, self.there = folder / "project", folder / "there"
         (self.project / "clusters").mkdir(parents=True)
         (folder / "bin").mkdir()
-        (folder / "bin" / "ssh").write_text(SSH)
-        (folder / "bin" / "ssh").chmod(0o755)
+        self._ssh = folder / "bin" / "ssh"
+        self.log_in_with(of_logins)
+        self._ssh.chmod(0o755)
         profile = f"name: far\nlogin: login\nlogin_folder: {self.there}\npython: {sys.executable}\n"
         (self.project / "clusters" / "far.yaml").write_text(profile)
         # `ssh` leaves no variables of here to who is there.
@@ -53,6 +57,11 @@ class Laptop:
     def __call__(self, *words: str | Path) -> Said:
         """One that starts as any other: it is forked."""
         return self._commands(*words, cwd=self.project, env=self.env, timeout=120)
+
+    def log_in_with(self, variables: Mapping[str, str]) -> None:
+        """Who is there from now on has these variables."""
+        said = shlex.join(f"{name}={value}" for name, value in variables.items())
+        self._ssh.write_text(SSH.format(variables=said))
 
     def start(self, *words: str) -> subprocess.Popen[str]:
         pipe = subprocess.PIPE
@@ -76,8 +85,9 @@ class Laptop:
 
 
 @pytest.fixture
-def laptop(tmp_path: Path, commands: Commands) -> Laptop:
-    return Laptop(tmp_path, commands)
+def laptop(tmp_path: Path, commands: Commands, light_forks: LightForks) -> Laptop:
+    """One whose commands are forked there."""
+    return Laptop(tmp_path, commands, {**light_forks.variables(), "FORKED_TOO": "orchestrator"})
 
 
 @pytest.fixture
@@ -126,6 +136,8 @@ def test_ctrl_c_reaches_the_command(laptop: Laptop, run: RunDir) -> None:
 
 
 def test_a_question_is_answered_at_the_terminal_here(laptop: Laptop, run: RunDir) -> None:
+    """What asks there is a program of its own, at a terminal."""
+    laptop.log_in_with({})
     saved = run.checkpoint(2)
     saved.mkdir(parents=True)
     (saved / "weights").write_text("weights")

@@ -52,9 +52,11 @@ def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ranks]:
         yield made
 
 
-def sending_is_forked(ranks: Ranks) -> dict[str, str]:
-    """Variables of what starts processes that send to trackers, so that these are forked."""
-    return {**ranks.for_commands(), "FORKED_TOO": "orchestrator.tracking"}
+def sending_is_forked(ranks: Ranks, *folders: Path) -> dict[str, str]:
+    """Variables of what starts processes that send to trackers, so that these are forked. `folders`: more of
+    PYTHONPATH.
+    """
+    return {**ranks.for_commands(*folders), "FORKED_TOO": "orchestrator.tracking"}
 
 
 @pytest.fixture

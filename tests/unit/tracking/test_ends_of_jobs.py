@@ -17,6 +17,7 @@ from tests.unit.sweeps.conftest import JOB
 from tests.unit.tracking.conftest import make_run, only_run
 
 
+@pytest.mark.usefixtures("forked_sending")
 def test_the_end_is_sent_before_the_batch_script_ends(
     tmp_path: Path, store_in: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
