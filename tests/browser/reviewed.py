@@ -54,6 +54,15 @@ def train_step(session):
     return plain(session)
 loop.train_step = train_step
 """
+SAVED = """
+from orchestrator.runtime.callbacks.saving import CheckpointSaving
+save = CheckpointSaving.on_end
+def on_end(saving, session):
+    if str(session.launch.run.path) == {run!r}:
+        save(saving, session)
+CheckpointSaving.on_end = on_end
+"""
+"""At its end a single run is saved: of the others no page shows a checkpoint."""
 OUT_OF_MEMORY = """
 import orchestrator.runtime.loop as loop
 plain = loop.train_step
@@ -255,7 +264,8 @@ def _resumed_and_others(folder: Path, ranks: Ranks) -> None:
     cells, failing = _planned_cells(folder)
     program = folder / "first.py"
     steps = _broken_step(folder)
-    program.write_text(f"{OUT_OF_MEMORY.format(run=str(failing.path))}\nimport sys\nsys.path.insert(0, {steps!r})\n")
+    injected = OUT_OF_MEMORY.format(run=str(failing.path)) + SAVED.format(run=str(changed.path))
+    program.write_text(f"{injected}\nimport sys\nsys.path.insert(0, {steps!r})\n")
     first = {changed: "completed", **dict.fromkeys(cells, "completed"), failing: "host_out_of_memory"}
     end_together(ranks, {**first, _diverging(folder): "nan", _broken(folder): "bug"}, "first", inject=program)
     other = four_layer_job("changed", schedule={"train_iters": 40}, optimizer={"lr": 5e-4}, **SMALL)
