@@ -17,7 +17,7 @@ from orchestrator.review.damage import DAMAGE
 from orchestrator.review.run_summary import RunSummary
 from orchestrator.review.stored_index.index_file import Entry, read_index, write_index
 from orchestrator.review.stored_index.signatures import Signature, signature, signatures_in
-from orchestrator.review.summary import summarize_each, with_disk_use, with_goodput
+from orchestrator.review.summary import summarize_each, with_goodput
 from orchestrator.run_directory.rundir import RunDir
 from orchestrator.run_directory.runs_folder import misplaced_runs
 
@@ -165,8 +165,9 @@ class RunIndex:
                 return
             part = changed[begin : begin + (_RUNS_AT_A_TIME if begin else _RUNS_AT_FIRST)]
             begin += len(part)
-            for path, summary in zip(part, summarize_each([RunDir(Path(path)) for path in part]), strict=True):
-                self._keep(path, _measured(summary), signatures[path])
+            summaries = summarize_each([RunDir(Path(path)) for path in part], with_disk_use=True)
+            for path, summary in zip(part, summaries, strict=True):
+                self._keep(path, summary, signatures[path])
             self._publish()
             self._has_begun.set()
         self.is_complete = True
@@ -300,11 +301,3 @@ def _certain(known: _Known) -> RunSummary:
 def _with_goodput_of(earlier: RunSummary, fresh: RunSummary) -> RunSummary:
     disk_bytes = earlier.disk_bytes if fresh.disk_bytes is None else fresh.disk_bytes
     return replace(fresh, goodput=earlier.goodput, lost_steps=earlier.lost_steps, disk_bytes=disk_bytes)
-
-
-def _measured(summary: RunSummary) -> RunSummary:
-    """With what it takes of the disk; without where it vanished meanwhile."""
-    try:
-        return with_disk_use(summary)
-    except DAMAGE:
-        return summary

@@ -9,18 +9,18 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from orchestrator.errors import UserError
 from orchestrator.files.stored_files import open_stored
 from orchestrator.launch.states.run_states import RunStatus, last_iteration, readable_statuses, statuses_of
 from orchestrator.review.damage import DAMAGE
 from orchestrator.review.run_summary import RunSummary
-from orchestrator.run_directory.checkpoints.commit_markers import committed
 from orchestrator.run_directory.checkpoints.disk_use import disk_use
 from orchestrator.run_directory.events.types import Pretrained
 from orchestrator.run_directory.rundir import RunDir, cell_of, membership_of
 from orchestrator.spec.job import JobSpec
-from orchestrator.spec.loading import load_resolved
+from orchestrator.spec.loading import stored_job
 from orchestrator.tracking.description import flatten
 from orchestrator.tracking.measurements.goodput import goodput
 from orchestrator.tracking.measurements.metrics import Metric, read_records, step_of
@@ -49,15 +49,18 @@ def summarize(runs: Sequence[RunDir]) -> list[RunSummary]:
     return [_summary(status) for status in statuses_of(runs)]
 
 
-def summarize_each(runs: Sequence[RunDir]) -> list[RunSummary]:
-    """The same of runs any of which may vanish or make no sense: of such a one, only what is wrong with it."""
+def summarize_each(runs: Sequence[RunDir], *, with_disk_use: bool = False) -> list[RunSummary]:
+    """The same of runs any of which may vanish or make no sense: of such a one, only what is wrong with it.
+    `with_disk_use`: also what a settled run takes of the disk, for which all but its checkpoints is looked through.
+    """
     statuses, troubles = readable_statuses(runs)
     found = {run: _why_unreadable(run, error) for run, error in troubles.items()}
     for status in statuses:
         try:
-            found[status.run] = _summary(status)
+            summary = _summary(status)
         except DAMAGE as error:
-            found[status.run] = _why_unreadable(status.run, error)
+            summary = _why_unreadable(status.run, error)
+        found[status.run] = _with_disk_use(summary, status) if with_disk_use else summary
     return [found[run] for run in runs]
 
 
@@ -69,11 +72,14 @@ def _why_unreadable(run: RunDir, error: Exception) -> RunSummary:
     return replace(unreadable(run, problem, f"{error.filename}: {why}"), message=why)
 
 
-def with_disk_use(summary: RunSummary) -> RunSummary:
-    """The same with what a settled run takes of the disk, for which all but its checkpoints is looked through."""
-    if not summary.is_settled or summary.disk_bytes is not None:
+def _with_disk_use(summary: RunSummary, status: RunStatus) -> RunSummary:
+    """The same with what a settled run takes of the disk; without where it vanished meanwhile."""
+    if not summary.is_settled:
         return summary
-    return replace(summary, disk_bytes=disk_use(summary.run, committed(summary.run)))
+    try:
+        return replace(summary, disk_bytes=disk_use(summary.run, status.checkpoints))
+    except DAMAGE:
+        return summary
 
 
 def with_goodput(summary: RunSummary, now: float, rest: Callable[[], object] = lambda: None) -> RunSummary:
@@ -92,12 +98,14 @@ def _resting(metrics: Iterable[Metric], rest: Callable[[], object]) -> Iterator[
 
 def _summary(status: RunStatus) -> RunSummary:
     run = status.run
-    spec, problem = read_spec(run)
+    path, record, problem = _stored_spec(run)
+    # Thousands of runs have mostly the same words.
+    spec = {sys.intern(key): sys.intern(value) for key, value in flatten(record)}
     train_iters = world_size = None
     layout = ""
-    if problem is None:
+    if path is not None:
         try:
-            job = load_resolved(run.resolved())
+            job = stored_job(record, path)
             train_iters = last_iteration(job, status.checkpoints)
             world_size, layout = job.world_size, layout_of(job)
         except DAMAGE as error:
@@ -216,21 +224,21 @@ def unreadable(run: RunDir, problem: str, message: str | None = None) -> RunSumm
     )
 
 
-def read_spec(run: RunDir) -> tuple[dict[str, str], str | None]:
-    """The newest resolved spec by dotted keys, and why it cannot be read, where that is so.
+def _stored_spec(run: RunDir) -> tuple[Path | None, dict[str, Any], str | None]:
+    """The newest resolved spec, its file and what it holds; where it cannot be read, None, nothing, and why.
 
     Its rules are not asked: what an older version wrote, or a damaged file, can still be searched and compared.
     """
     try:
-        record = run.read_json(run.resolved())
+        path = run.resolved()
+        record = run.read_json(path)
     except UserError as error:
-        return {}, str(error)
+        return None, {}, str(error)
     except (OSError, ValueError) as error:
-        return {}, f"{run.path / 'resolved.json'} cannot be read: {error}"
+        return None, {}, f"{run.path / 'resolved.json'} cannot be read: {error}"
     if not isinstance(record, dict):
-        return {}, f"{run.path / 'resolved.json'} holds no spec"
-    # Thousands of runs have mostly the same words.
-    return {sys.intern(key): sys.intern(value) for key, value in flatten(record)}, None
+        return None, {}, f"{run.path / 'resolved.json'} holds no spec"
+    return path, record, None
 
 
 def membership(run: RunDir) -> tuple[str | None, str | None]:

@@ -148,6 +148,11 @@ def load_resolved(path: Path) -> JobSpec:
         raise UserError(f"{path} cannot be read: {error.strerror}", code="unreadable_file") from error
     except ValueError as error:
         raise UserError(f"{path} is damaged: it is not JSON ({error})", code="damaged_stored_spec") from error
+    return stored_job(data, path)
+
+
+def stored_job(data: Any, path: Path) -> JobSpec:
+    """The same of what has been read from there already."""
     if not isinstance(data, dict):
         raise UserError(f"{path} is damaged: it holds no spec", code="damaged_stored_spec")
     try:

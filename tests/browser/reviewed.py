@@ -8,7 +8,7 @@ from __future__ import annotations
 import shutil
 import signal
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -41,7 +41,6 @@ SWEEP = "rates"
 FAILED_CELL = "lr=1e-2,gbs=4"
 SMALL: dict[str, Any] = {"model": {"num_layers": 2}, "batch": {"micro_batch_size": 4}}
 """No page shows more of a model with more layers, or of more micro-batches."""
-_AT_ONCE = 3
 _CODE = CodeState({"commit": "0" * 40, "branch": "main", "dirty": False}, b"")
 
 SLOW = """
@@ -55,11 +54,20 @@ def train_step(session):
     return plain(session)
 loop.train_step = train_step
 """
+SAVED = """
+from orchestrator.runtime.callbacks.saving import CheckpointSaving
+save = CheckpointSaving.on_end
+def on_end(saving, session):
+    if str(session.launch.run.path) == {run!r}:
+        save(saving, session)
+CheckpointSaving.on_end = on_end
+"""
+"""At its end a single run is saved: of the others no page shows a checkpoint."""
 OUT_OF_MEMORY = """
 import orchestrator.runtime.loop as loop
 plain = loop.train_step
 def train_step(session):
-    if session.state.iteration == 5:
+    if session.state.iteration == 5 and str(session.launch.run.path) == {run!r}:
         raise MemoryError("Cannot allocate memory: 3.5 GiB for the gradients")
     return plain(session)
 loop.train_step = train_step
@@ -223,15 +231,18 @@ def see_through(ranks: Ranks, run: RunDir, job: JobSpec, launch_id: str, cause: 
     return run
 
 
-def complete_together(ranks: Ranks, runs: Sequence[RunDir]) -> None:
-    """Launch runs of one rank and see them through, one after the other in the same process."""
-    launches = [Launch(ranks, run, load_resolved(run.resolved()), "test") for run in runs]
+def end_together(ranks: Ranks, runs: Mapping[RunDir, str], launch_id: str = "test", inject: Path | None = None) -> None:
+    """Launch runs of one rank and see them through, one after the other in the same process; each must end with its
+    cause. After one that fails the next has another process.
+    """
+    launches = [Launch(ranks, run, load_resolved(run.resolved()), launch_id) for run in runs]
     for launch in launches:
         launch.announce()
-    ranks.train_several(runs, 1)
+    ranks.train_several([*runs], 1, launch_id=launch_id, inject=inject)
     for launch in launches:
-        ended = launch.tell_the_end(0, time=lines_of(launch.run)[-1]["time"])
-        assert ended == "completed", f"{ended}: {logs(launch.run)[-4000:]}"
+        cause = runs[launch.run]
+        ended = launch.tell_the_end(int(cause != "completed"), time=lines_of(launch.run)[-1]["time"])
+        assert ended == cause, f"{ended}: {logs(launch.run)[-4000:]}"
 
 
 def reviewed_in(folder: Path, ranks: Ranks) -> Reviewed:
@@ -241,15 +252,25 @@ def reviewed_in(folder: Path, ranks: Ranks) -> Reviewed:
 
 def _make(ranks: Ranks, folder: Path) -> None:
     (folder / "runs").mkdir()
-    makers = (_completed, _resumed, _diverged, _broken, _changed)
-    _all_of([*(partial(maker, folder, ranks) for maker in makers), *_planned_cells(folder, ranks)])
-
-
-def _all_of(tasks: Sequence[Callable[[], object]]) -> None:
-    """Some of them side by side."""
-    with ThreadPoolExecutor(_AT_ONCE) as pool:
-        for each in [pool.submit(task) for task in tasks]:
+    makers = (_completed, _resumed_and_others)
+    with ThreadPoolExecutor(len(makers)) as pool:
+        for each in [pool.submit(maker, folder, ranks) for maker in makers]:
             each.result()
+
+
+def _resumed_and_others(folder: Path, ranks: Ranks) -> None:
+    """All that one rank trains: a killed run, then those that nobody disturbs, and at last those that go on."""
+    resumed, changed = _killed(folder, ranks), _to_be_changed(folder)
+    cells, failing = _planned_cells(folder)
+    program = folder / "first.py"
+    steps = _broken_step(folder)
+    injected = OUT_OF_MEMORY.format(run=str(failing.path)) + SAVED.format(run=str(changed.path))
+    program.write_text(f"{injected}\nimport sys\nsys.path.insert(0, {steps!r})\n")
+    first = {changed: "completed", **dict.fromkeys(cells, "completed"), failing: "host_out_of_memory"}
+    end_together(ranks, {**first, _diverging(folder): "nan", _broken(folder): "bug"}, "first", inject=program)
+    other = four_layer_job("changed", schedule={"train_iters": 40}, optimizer={"lr": 5e-4}, **SMALL)
+    add_generation(changed, other, dump_resolved(other))
+    end_together(ranks, {resumed: "completed", changed: "completed"}, "second")
 
 
 def _completed(folder: Path, ranks: Ranks) -> None:
@@ -271,7 +292,7 @@ def _completed(folder: Path, ranks: Ranks) -> None:
     see_through(ranks, created(job, folder / "runs"), job, "small-1", "completed")
 
 
-def _resumed(folder: Path, ranks: Ranks) -> None:
+def _killed(folder: Path, ranks: Ranks) -> RunDir:
     checkpoint = {"save_interval": 10, "async_save": False}  # that of step 20 is there when the next step is
     job = four_layer_job("resumed", schedule={"train_iters": 40}, checkpoint=checkpoint, **SMALL)
     run = created(job, folder / "runs")
@@ -284,10 +305,10 @@ def _resumed(folder: Path, ranks: Ranks) -> None:
     launch.started.wait()
     launch.report_killed()
     assert launch.end() == "killed"
-    see_through(ranks, run, job, "resumed-2", "completed")
+    return run
 
 
-def _diverged(folder: Path, ranks: Ranks) -> None:
+def _diverging(folder: Path) -> RunDir:
     job = four_layer_job(
         "diverged",
         **SMALL,
@@ -295,42 +316,37 @@ def _diverged(folder: Path, ranks: Ranks) -> None:
         schedule={"lr_warmup_iters": 0, "lr_decay_style": "constant"},
         runtime={"max_bad_steps": 4},
     )
-    see_through(ranks, created(job, folder / "runs"), job, "diverged-1", "nan")
+    return created(job, folder / "runs")
 
 
-def _broken(folder: Path, ranks: Ranks) -> None:
+def _broken_step(folder: Path) -> str:
+    """The folder of a step of one's own."""
     steps = folder / "steps"
-    steps.mkdir(exist_ok=True)
+    steps.mkdir()
     (steps / "penalties.py").write_text(BROKEN_STEP)
-    program = folder / "own-steps.py"
-    program.write_text(f"import sys\nsys.path.insert(0, {str(steps)!r})\n")
+    return str(steps)
+
+
+def _broken(folder: Path) -> RunDir:
     job = four_layer_job("broken", runtime={"train_step": "penalties:Penalized"}, **SMALL)
-    see_through(ranks, created(job, folder / "runs"), job, "broken-1", "bug", inject=program)
+    return created(job, folder / "runs")
 
 
-def _changed(folder: Path, ranks: Ranks) -> None:
-    job = four_layer_job("changed", **SMALL)
-    run = created(job, folder / "runs")
-    see_through(ranks, run, job, "changed-1", "completed")
-    changed = four_layer_job("changed", schedule={"train_iters": 40}, optimizer={"lr": 5e-4}, **SMALL)
-    add_generation(run, changed, dump_resolved(changed))
-    see_through(ranks, run, changed, "changed-2", "completed")
+def _to_be_changed(folder: Path) -> RunDir:
+    return created(four_layer_job("changed", **SMALL), folder / "runs")
 
 
-def _planned_cells(folder: Path, ranks: Ranks) -> Iterator[Callable[[], object]]:
-    """Plan the sweep as `sweep run` does; what trains each of its cells."""
+def _planned_cells(folder: Path) -> tuple[list[RunDir], RunDir]:
+    """Plan the sweep as `sweep run` does; the runs of its cells, and that of FAILED_CELL."""
     schedule = {"train_iters": 20, "lr_warmup_iters": 2}
     base = four_layer_job("cell", schedule=schedule, evaluation={"eval_interval": 10, "eval_iters": 1}, **SMALL)
     (folder / "cell.yaml").write_text(dump_resolved(base))
     (folder / "rates.yaml").write_text(f"base: cell.yaml\n{SWEEP_OF_TWELVE}")
-    program = folder / "out-of-memory.py"
-    program.write_text(OUT_OF_MEMORY)
     sweep = sweep_dir(SWEEP, folder / "runs")
     planned, _ = write_plan(sweep, load_sweep([folder / "rates.yaml"]))
     jobs = {entry.id: "local" for entry in planned.cells}
     gone = Process.current().to_record() | {"started": 0}  # a driver that has ended since
     append_to_ledger(sweep, "submitted", how="local", cluster=None, max_parallel=2, jobs=jobs, driver=gone)
-    failing = next(sweep.run(entry) for entry in planned.cells if entry.name == FAILED_CELL)
-    job = load_resolved(failing.resolved())
-    yield partial(see_through, ranks, failing, job, "cell", "host_out_of_memory", inject=program)
-    yield partial(complete_together, ranks, [sweep.run(each) for each in planned.cells if each.name != FAILED_CELL])
+    runs = {entry.name: sweep.run(entry) for entry in planned.cells}
+    failing = runs.pop(FAILED_CELL)
+    return [*runs.values()], failing

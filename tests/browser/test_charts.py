@@ -11,7 +11,7 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 from browser.accessibility import violations
 from browser.conftest import Dashboard, Dashboards, Visitor
-from browser.reviewed import SMALL, Reviewed, created, see_through
+from browser.reviewed import SMALL, Reviewed, created, end_together
 from browser.waiting import until, wait_until
 from playwright.sync_api import Page, expect
 from support.faults import Ranks
@@ -46,15 +46,17 @@ def own(reviewed: Reviewed, ranks: Ranks, tmp_path_factory: pytest.TempPathFacto
     (mine.folder / "measured.py").write_text(STEP)
     program = mine.folder / "own-steps.py"
     program.write_text(f"import sys\nsys.path.insert(0, {str(mine.folder)!r})\n")
-    for number, rate in enumerate((1e-3, 3e-3)):
-        job = four_layer_job(
+    jobs = [
+        four_layer_job(
             "measured",
             runtime={"train_step": "measured:Measured"},
             optimizer={"lr": rate},
             evaluation={"eval_interval": 10, "eval_iters": 1},
             **SMALL,
         )
-        see_through(ranks, created(job, mine.runs_dir), job, f"measured-{number}", "completed", inject=program)
+        for rate in (1e-3, 3e-3)
+    ]
+    end_together(ranks, {created(job, mine.runs_dir): "completed" for job in jobs}, inject=program)
     return mine
 
 

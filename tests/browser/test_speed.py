@@ -5,6 +5,8 @@ memory.
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -54,6 +56,20 @@ def long(
     made.end()
 
 
+@pytest.fixture(scope="module")
+def new(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Path:
+    """A folder of RUNS that nobody has read, made while `thousands` are read by one process: another core is idle."""
+    folder = tmp_path_factory.mktemp("new")
+    program = (
+        "import pathlib, sys; from support.many_runs import copies_of_kept_runs\n"
+        f"copies_of_kept_runs(pathlib.Path(sys.argv[1]), {RUNS}, long={LONG}, steps={STEPS})"
+    )
+    with subprocess.Popen([sys.executable, "-c", program, str(folder)], cwd=Path(__file__).parents[1]) as making:
+        request.getfixturevalue("thousands")
+    assert making.returncode == 0
+    return folder / "runs"
+
+
 def first_paint(page: Page) -> float:
     """Seconds from the navigation to the first text or picture, by the browser's own clock, at the promised pace."""
     milliseconds = page.evaluate(
@@ -73,10 +89,9 @@ def megabytes(dashboard: Dashboard) -> float:
     return int(found.group(1)) / 1024
 
 
-def test_a_server_that_has_just_started(own_dashboards: Dashboards, visitor: Visitor, tmp_path: Path) -> None:
+def test_a_server_that_has_just_started(own_dashboards: Dashboards, visitor: Visitor, new: Path) -> None:
     """Its first page is there before it knows all runs; what it knows is the newest."""
-    made = copies_of_kept_runs(tmp_path, RUNS, long=LONG, steps=STEPS)
-    dashboard = own_dashboards.start(made[0].path.parent.parent)
+    dashboard = own_dashboards.start(new)
     begun = time.monotonic()
     page = visitor(dashboard.address)
     cold = first_paint(page)

@@ -80,7 +80,7 @@ def watched(port: int, path: str = "/health", process: int | None = None) -> Ite
         statuses.append(answer.status)
 
     def look() -> None:
-        while not (watch.seconds and stopping.wait(0.02)):
+        while not (watch.seconds and stopping.wait(0.05)):
             seconds = clock.seconds(ask)
             watch.seconds.append(seconds if statuses[-1] == 200 else float("inf"))
 

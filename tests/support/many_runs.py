@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -20,7 +21,9 @@ from support.event_log import lines_of
 TEMPLATES = ("dp", "interrupted", "gpt")
 """Kept runs (baseline/runs) that `copies_of_kept_runs` are made of."""
 THOUSANDS = 5000
+_WORTH_ANOTHER_PROCESS = 500
 _HOUR = 3600.0
+_TESTS = Path(__file__).parents[1]
 _LONG_AGO = 1.7e9
 _MEASURED = """
 import resource, sys
@@ -76,20 +79,51 @@ def many_runs(runs: Sequence[RunDir], runs_dir: Path, count: int, *, long: int, 
 
     Files that say the same are one file with several names: the runs with many measurements share theirs.
     """
-    templates = [_Template(run) for run in runs]
     runs_dir.mkdir()
-    metrics = runs_dir.parent / "long.jsonl"
-    _write_long(runs[0], metrics, steps)
-    made = []
-    for number in range(count):
-        template = templates[0] if number < long else templates[number % len(templates)]
-        run = RunDir(runs_dir / f"{template.run.name}-{number % 40:02d}" / f"{number:08x}")
-        template.copy(run, number)
-        if number < long:
-            run.metrics_file.unlink()
-            os.link(metrics, run.metrics_file)
-        made.append(run)
-    return made
+    if long:
+        _write_long(runs[0], _long_metrics(runs_dir), steps)
+    copies = Copies(tuple(run.path for run in runs), runs_dir, count, long)
+    if count < _WORTH_ANOTHER_PROCESS:
+        copies.make(0, 1)
+    else:
+        with subprocess.Popen(
+            [sys.executable, "-m", "support.many_runs", pickle.dumps(copies).hex()], cwd=_TESTS
+        ) as other:
+            copies.make(0, 2)
+        assert other.returncode == 0
+    return [copies.run(number) for number in range(count)]
+
+
+@dataclass(frozen=True)
+class Copies:
+    """What copies `many_runs` makes of which runs, where; processes make a share each."""
+
+    originals: tuple[Path, ...]
+    runs_dir: Path
+    count: int
+    long: int
+
+    def run(self, number: int) -> RunDir:
+        """Where a copy is."""
+        original = RunDir(self.originals[self._original_of(number)])
+        return RunDir(self.runs_dir / f"{original.name}-{number % 40:02d}" / f"{number:08x}")
+
+    def make(self, first: int, step: int) -> None:
+        """Make the first and each that is so many further."""
+        templates = [_Template(RunDir(path)) for path in self.originals]
+        for number in range(first, self.count, step):
+            run = self.run(number)
+            templates[self._original_of(number)].copy(run, number)
+            if number < self.long:
+                run.metrics_file.unlink()
+                os.link(_long_metrics(self.runs_dir), run.metrics_file)
+
+    def _original_of(self, number: int) -> int:
+        return 0 if number < self.long else number % len(self.originals)
+
+
+def _long_metrics(runs_dir: Path) -> Path:
+    return runs_dir.parent / "long.jsonl"
 
 
 class _Template:
@@ -139,3 +173,8 @@ def _write_long(run: RunDir, path: Path, steps: int) -> None:
                 f'{{"time":{time + step},"iteration":{step},"samples":{8 * step},"tokens":{512 * step},'
                 f'"values":{{"train/loss":{loss / (1 + step / steps)},{others}}}\n'
             )
+
+
+if __name__ == "__main__":
+    copies: Copies = pickle.loads(bytes.fromhex(sys.argv[1]))
+    copies.make(1, 2)

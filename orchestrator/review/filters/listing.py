@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from orchestrator.errors import UserError
@@ -70,9 +70,9 @@ def named_field(name: str, runs: Iterable[RunSummary]) -> Field:
 def _read(paths: Sequence[str]) -> list[RunSummary]:
     if not paths:
         return []
-    from orchestrator.review.summary import summarize_each, with_disk_use  # takes longer to import than all else
+    from orchestrator.review.summary import summarize_each  # takes longer to import than all else
 
-    return [_readable(run, with_disk_use) for run in summarize_each([RunDir(Path(path)) for path in paths])]
+    return summarize_each([RunDir(Path(path)) for path in paths], with_disk_use=True)
 
 
 def _parsed(name: str, query: str, runs: Sequence[RunSummary]) -> Query:
@@ -95,12 +95,7 @@ def _with_goodput(summary: RunSummary) -> RunSummary:
         return summary
     from orchestrator.review.summary import with_goodput
 
-    return _readable(summary, lambda run: with_goodput(run, time.time()))
-
-
-def _readable(summary: RunSummary, more: Callable[[RunSummary], RunSummary]) -> RunSummary:
-    """With what more is found out of it; without that where its files make no sense."""
     try:
-        return more(summary)
-    except DAMAGE:
+        return with_goodput(summary, time.time())
+    except DAMAGE:  # its files make no sense
         return summary

@@ -121,7 +121,7 @@ def test_runs_at_rest_are_not_read_again_at_every_look(tmp_path: Path, monkeypat
     run = made(tmp_path)
     index = RunIndex(tmp_path)
     read: list[RunDir] = []
-    before(monkeypatch, "orchestrator.review.index.summarize_each", read.extend)
+    before(monkeypatch, "orchestrator.review.index.summarize_each", lambda runs, **_: read.extend(runs))
     for _ in range(3):
         index.look()
     assert index.runs[0].state == "created"

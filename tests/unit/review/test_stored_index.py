@@ -23,7 +23,7 @@ from orchestrator.review.index import RunIndex
 from orchestrator.review.run_summary import RunSummary
 from orchestrator.review.stored_index.index_file import Entry, read_index, write_index
 from orchestrator.review.stored_index.signatures import signatures_in
-from orchestrator.review.summary import summarize_each, with_disk_use
+from orchestrator.review.summary import summarize_each
 from orchestrator.run_directory.events.labels import Archived, Labels, Renamed, Tagged
 from orchestrator.run_directory.labels import write_label
 from orchestrator.run_directory.rundir import RunDir, append_line
@@ -75,7 +75,7 @@ def index_of(folder: Path) -> Path:
 def truth(folder: Path, known: Iterable[RunSummary] = ()) -> list[RunSummary]:
     """What reading every run says. `known`: of those to which nothing has happened since."""
     said = {run.run.path: run for run in known}
-    read = map(with_disk_use, summarize_each([run for run in all_runs(folder) if run.path not in said]))
+    read = summarize_each([run for run in all_runs(folder) if run.path not in said], with_disk_use=True)
     return sorted([*said.values(), *read], key=lambda run: (run.created or 0.0, run.run.path))
 
 
