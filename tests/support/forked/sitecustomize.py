@@ -34,6 +34,7 @@ def stand_for(name: str, module: str, arguments: list[str]) -> int:
         connection.connect(f"/proc/self/fd/{folder}/{os.path.basename(name)}")
         os.close(folder)
         request = {"module": module, "arguments": arguments, "env": dict(os.environ), "cwd": os.getcwd()}
+        request["is_safe"] = bool(sys.flags.safe_path)
         message = json.dumps(request).encode()
         socket.send_fds(connection, [len(message).to_bytes(4, "big")], [0, 1, 2])
         connection.sendall(message)
