@@ -89,6 +89,7 @@ def pytest_configure(config: pytest.Config) -> None:
     else:
         rank_template.TEMPLATES.append(Path(home) / rank_template.SOCKET)
     _forget_foreign_variables()
+    _forbid_network(config)
     # Where a shell has started pytest with `&`, Ctrl-C is ignored, and so it would be by the programs of the tests.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -262,21 +263,28 @@ def thousands(tmp_path_factory: pytest.TempPathFactory) -> Thousands:
 
 @pytest.fixture(autouse=True)
 def _environment_is_restored() -> Iterator[None]:
-    before = dict(os.environ)
+    before = _variables()
     yield
-    # pytest's own variable is another one in each phase: where it alone differs, nothing is restored.
-    for name in {name for name, _ in before.items() ^ os.environ.items()} - {"PYTEST_CURRENT_TEST"}:
-        if name in before:
-            os.environ[name] = before[name]
-        else:
+    after = _variables()
+    if after != before:
+        for name in after.keys() - before:
             del os.environ[name]
+        os.environ.update(before)
 
 
-@pytest.fixture(autouse=True)
-def _no_network(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Connections from this process reach loopback and Unix sockets only."""
+def _variables() -> dict[str, str]:
+    """Without pytest's own, which is another in each phase of a test."""
+    variables = dict(os.environ)
+    variables.pop("PYTEST_CURRENT_TEST", None)
+    return variables
+
+
+def _forbid_network(config: pytest.Config) -> None:
+    """Connections from this process reach loopback and Unix sockets only, until pytest ends."""
+    patch = pytest.MonkeyPatch()
+    config.add_cleanup(patch.undo)
     for name in ("connect", "connect_ex"):
-        monkeypatch.setattr(socket.socket, name, _guarded(getattr(socket.socket, name)))
+        patch.setattr(socket.socket, name, _guarded(getattr(socket.socket, name)))
 
 
 def _guarded(connect: Any) -> Any:

@@ -54,6 +54,7 @@ from orchestrator.spec.messages.suggestions import closest, suggest
 from orchestrator.spec.schema.shape import leaf_paths
 
 _ROWS = {row.flag: row for row in ROWS}
+_FLAGS = {path: [row.flag for row in ROWS if row.path == path] for path in {row.path for row in ROWS}}
 _WORDS: dict[str, int | None] = {**WORDS, **{row.flag: row.kind.values for row in ROWS}}
 _WORDS |= {name: count for group in FLAG_GROUPS for name, count in group.flags.items()}
 _WORDS |= {old: _WORDS[new] for old, new in OLD_NAMES.items()}
@@ -290,7 +291,7 @@ def _renamed(given: dict[str, Flag]) -> tuple[dict[str, Flag], list[Flag]]:
 def _read_row(given: GivenFlags, row: Row) -> None:
     has_effect = row.only is None or given.is_open(row.only[0]) or row.is_for(given.get(row.only[0]))
     if not given.has(row.flag):
-        is_said = any(other.path == row.path and given.has(other.flag) for other in ROWS)
+        is_said = any(map(given.has, _FLAGS[row.path]))
         if row.default not in (OURS, REQUIRED) and not is_said and has_effect:
             given.default(row.path, row.default)
         return

@@ -329,7 +329,7 @@ def stand_for(connection: socket.socket) -> None:
         threading.Thread(target=end_with, args=[connection, is_elsewhere], daemon=True).start()
         if module == "torch.distributed.run":
             runpy.run_path(str(_REAL_TORCHRUN))["fork_ranks"](LaunchedRank)
-        code = run_module([module, *arguments], env)
+        code = run_module([module, *arguments], env, is_safe=request.get("is_safe", False))
     os._exit(code)
 
 
@@ -371,8 +371,8 @@ class LaunchedRank:
         os.kill(self.pid, signal.SIGKILL)
 
 
-def run_module(module: Sequence[str], env: Mapping[str, str]) -> int:
-    """What `python -m` with these variables would do; its exit code."""
+def run_module(module: Sequence[str], env: Mapping[str, str], *, is_safe: bool = False) -> int:
+    """What `python -m` with these variables would do; its exit code. `is_safe`: what `python -P -m` would."""
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1):
         signal.signal(number, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -380,7 +380,7 @@ def run_module(module: Sequence[str], env: Mapping[str, str]) -> int:
     os.environ.update(env)
     show_variables(env)
     folders = [each for each in env.get("PYTHONPATH", "").split(os.pathsep) if each not in ("", str(_FORKED))]
-    sys.path[:0] = [os.getcwd(), *folders]
+    sys.path[:0] = folders if is_safe else [os.getcwd(), *folders]
     if "IMPORT_AGAIN" in env:  # our package, from what PYTHONPATH says
         for name in [name for name in sys.modules if name.partition(".")[0] == "orchestrator"]:
             del sys.modules[name]

@@ -8,11 +8,12 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 import yaml
-from support.faults import PATIENCE, wait_until
+from support.faults import PATIENCE, Ranks, wait_until
 from support.training import TINY, events
 
 import orchestrator
@@ -66,12 +67,14 @@ class Hostile:
         self.markers.mkdir()
         make_hostile(self.folder, modules_imported() | set(BESIDE_IMPORTS))
 
-    def __call__(self, *command: str | Path, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    def __call__(
+        self, *command: str | Path, cwd: Path | None = None, env: Mapping[str, str] | None = None
+    ) -> subprocess.CompletedProcess[str]:
         """Run a program there: it has to work, and to leave no marker."""
         done = subprocess.run(
             [*map(str, command)],
             cwd=cwd or self.folder,
-            env={**os.environ, "MARKERS": str(self.markers)},
+            env={**os.environ, "MARKERS": str(self.markers), **(env or {})},
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
@@ -108,16 +111,7 @@ def test_the_folder_is_hostile(hostile: Hostile) -> None:
 PROGRAMS = ("dashboard", "dashboard.report", "launch")
 """But for those that `test_from_text_to_texts_there` has started: of the data, the notifications and the trackers."""
 WITH_TORCH = ("orchestrator.runtime.calibration", "orchestrator.runtime.health")
-EACH_FORKED = """
-import os, runpy, sys
-import torch
-for name in sys.argv[1:]:
-    if not (pid := os.fork()):
-        sys.argv = [name, "--help"]
-        runpy.run_module(name, run_name="__main__", alter_sys=True)
-    if os.waitpid(pid, 0)[1]:
-        sys.exit(f"{name} has failed")
-"""
+"""As a rank, which `test_from_text_to_texts_there` starts: these have imported torch already."""
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
@@ -125,11 +119,10 @@ def test_programs_start_there(hostile: Hostile, name: str) -> None:
     assert "usage" in hostile(*module_command(f"orchestrator.{name}", "--help")).stdout.lower()
 
 
-def test_programs_with_torch_start_there(hostile: Hostile) -> None:
-    """Forked from one process that is started as they are, and imports torch for them."""
-    starts = [module_command(name, "--help") for name in WITH_TORCH]
-    [options] = {tuple(start[: start.index("-m")]) for start in starts}
-    assert hostile(*options, "-c", EACH_FORKED, *WITH_TORCH).stdout.lower().count("usage") == len(WITH_TORCH)
+@pytest.mark.parametrize("name", WITH_TORCH)
+def test_programs_with_torch_start_there(hostile: Hostile, ranks: Ranks, name: str) -> None:
+    forked = {**ranks.for_commands(), "FORKED_TOO": name}
+    assert "usage" in hostile(*module_command(name, "--help"), env=forked).stdout.lower()
 
 
 def test_the_command_itself(hostile: Hostile) -> None:
@@ -158,10 +151,10 @@ def test_by_its_module_it_leaves_the_working_directory_itself(tmp_path: Path) ->
     assert (done.returncode, os.listdir(markers)) == (0, []), done.stderr
 
 
-@pytest.mark.slow("a training, an export, a generation and an import, each of which imports torch")
-def test_from_text_to_texts_there(hostile: Hostile) -> None:
+@pytest.mark.slow("a training and an export, each of which imports torch, and a generation and an import")
+def test_from_text_to_texts_there(hostile: Hostile, ranks: Ranks) -> None:
     """Data, a training with a step of the user's own, its exporter and notification, a generation in the checkpoint's
-    folder and an import in the exported model's, where the same hostile modules lie.
+    folder and an import in the exported model's, where the same hostile modules lie. The last two are forked.
     """
     folder = hostile.folder
     hostile(CONSOLE_SCRIPT, "data", "tokenize", ".", "--output-prefix", "text", "--tokenizer-type", "byte_level")
@@ -201,10 +194,11 @@ def test_from_text_to_texts_there(hostile: Hostile) -> None:
         return target
 
     checkpoint = with_hostile(run / "checkpoints" / "iter_0000002")
-    said = hostile(CONSOLE_SCRIPT, "generate", ".", "--prompt", "def", "--max-new-tokens", "2", cwd=checkpoint)
+    forked, two = ranks.for_commands(), ("--max-new-tokens", "2")
+    said = hostile(CONSOLE_SCRIPT, "generate", ".", "--prompt", "def", *two, cwd=checkpoint, env=forked)
     assert said.stdout.startswith("def")
     model = with_hostile(run / "exports" / "hf" / "iter_0000002")
-    hostile(CONSOLE_SCRIPT, "checkpoint", "import", ".", "--runs-dir", folder / "imported", cwd=model)
+    hostile(CONSOLE_SCRIPT, "checkpoint", "import", ".", "--runs-dir", folder / "imported", cwd=model, env=forked)
 
 
 def search(monkeypatch: pytest.MonkeyPatch, folders: list[str]) -> None:

@@ -34,9 +34,8 @@ def joined(parts: Iterable[str | Unknown]) -> Value:
 
 def known(value: Value) -> str | None:
     """The text of a value; None where a part of it is not known."""
-    if any(isinstance(part, Unknown) for part in value):
-        return None
-    return "".join(part for part in value if isinstance(part, str))
+    texts = [part for part in value if isinstance(part, str)]
+    return "".join(texts) if len(texts) == len(value) else None
 
 
 def shown(value: Value) -> str:

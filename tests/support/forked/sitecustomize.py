@@ -33,7 +33,9 @@ def stand_for(name: str, module: str, arguments: list[str]) -> int:
     folder = os.open(os.path.dirname(name), os.O_PATH)
     connection.connect(f"/proc/self/fd/{folder}/{os.path.basename(name)}")
     os.close(folder)
-    message = marshal.dumps({"module": module, "arguments": arguments, "env": dict(os.environ), "cwd": os.getcwd()})
+    request = {"module": module, "arguments": arguments, "env": dict(os.environ), "cwd": os.getcwd()}
+    request["is_safe"] = bool(sys.flags.safe_path)
+    message = marshal.dumps(request)
     streams = b"".join(number.to_bytes(4, sys.byteorder) for number in (0, 1, 2))
     ancillary = [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, streams)]
     connection.sendmsg([len(message).to_bytes(4, "big")], ancillary)

@@ -17,17 +17,16 @@ from orchestrator.cli.main import main
 from orchestrator.run_directory.rundir import RunDir
 from orchestrator.run_directory.trash import trashed
 from orchestrator.tracking.mlflow.cursor import read_cursor
-from orchestrator.tracking.program import main as tracking
-from tests.unit.tracking.conftest import log_steps, make_run, only_run, stored_runs
+from tests.unit.tracking.conftest import log_steps, make_run, once, only_run, stored_runs
 
 
 @pytest.fixture
-def ended(tmp_path: Path, store_in: Path) -> RunDir:
+def ended(tmp_path: Path, store_in: Path, forked_sending: None) -> RunDir:
     """A run that has ended and was sent."""
     run = make_run(tmp_path)
     log_steps(run, range(1, 3))
     append_event(run, "exited", launch_id="l1", code=0, cause="completed", message="", iteration=2)
-    assert tracking([str(run.path), "--once"]) == 0
+    assert once(run)[0] == 0
     return run
 
 
@@ -58,7 +57,7 @@ def test_labels_follow(ended: RunDir, store_in: Path) -> None:
     labelling.note(ended, "of the paper")
     labelling.rename(ended, "champion")
     labelling.archive(ended)
-    assert tracking([str(ended.path), "--once"]) == 0
+    assert once(ended)[0] == 0
     stored = only_run(store_in)
     assert stored.name == "champion"
     assert stored.tags["orchestrator.tags"] == "best, paper"
@@ -70,7 +69,7 @@ def test_labels_follow(ended: RunDir, store_in: Path) -> None:
     labelling.note(ended, "")
     labelling.rename(ended, "tiny")
     labelling.archive(ended, undo=True)
-    assert tracking([str(ended.path), "--once"]) == 0
+    assert once(ended)[0] == 0
     stored = only_run(store_in)
     assert stored.name == f"tiny/{ended.run_id}"
     assert [stored.tags[f"orchestrator.{key}"] for key in ("tags", "note", "archived")] == ["", "", "false"]
@@ -123,7 +122,7 @@ def test_mlflow_is_told_after_the_files_are_gone(ended: RunDir, store_in: Path, 
     assert emptying.prune([], tmp_path) == []
     assert list((tmp_path / ".trash").iterdir()) == []
     again = make_run(tmp_path)  # of the same spec, at the same place
-    assert tracking([str(again.path), "--once"]) == 0
+    assert once(again)[0] == 0
     assert stage(store_in) == ["deleted", "active"]
 
 

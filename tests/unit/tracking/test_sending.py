@@ -25,6 +25,7 @@ from tests.unit.tracking.conftest import (
     make_run,
     once,
     only_run,
+    sending_is_forked,
     start_once,
     stored_runs,
     write_spec,
@@ -57,7 +58,7 @@ def test_inputs_that_are_refused_keep_nothing_else_back(tmp_path: Path, store_in
 @pytest.mark.slow(reason="a tiny training, and one sending")
 def test_both_counts_of_flops_where_megatrons_is_asked_for(tmp_path: Path, store_in: Path, ranks: Ranks) -> None:
     job = tiny_job("tiny", throughput={"flops": "causal"}, schedule={"train_iters": 3}, tracking={"mlflow": True})
-    run = ranks.must_train(training.make_run(tmp_path, job), job)
+    run = ranks.must_train(training.make_run(tmp_path, job), job, env=sending_is_forked(ranks))
     weights = 2 * (4 * 32 * 32 + 2 * 32 * 128) + 256 * 32
     counts = {"": 6 * (weights + 2 * 32 * 32), "_full": 6 * (weights + 2 * 2 * 32 * 32)}
     rate = training.values(run, "throughput/tokens_per_second")
