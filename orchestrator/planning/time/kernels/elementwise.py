@@ -18,11 +18,12 @@ def layer_seconds(setting: Setting, layer: Layer, branches: int | None = None) -
     gate = fitted.gated if model.is_gated else kernels.gelu if model.activation == "gelu" else fitted.activation
     hidden = setting.own_tokens * model.hidden_size
     moved, biased, behind = NOTHING.plus(_branch(setting), (branches or len(layer)) * hidden), 0.0, 0.0
+    work = _core_work(setting)
     for block in layer:
         matrices = block.parameters.matrices(model)
         columns = (each for each in matrices if each.parallel == "column" and each.has_bias)
         biased += sum(setting.rows(each) * setting.part(each)[1] for each in columns)
-        moved = moved.plus(block.moved(model, _core_work(setting)))
+        moved = moved.plus(block.moved(model, work))
         behind += 2 * hidden if block.counts_mlp else 0.0
         if block.has_activation:
             inner = sum(setting.rows(each) * setting.part(each)[0] for each in matrices if each.parallel == "row")
