@@ -135,9 +135,11 @@ class JobSections(Section):
         hybrid sharding. Where replicas are no whole number of groups, as for who only reads a run on fewer ranks,
         groups have another size.
         """
-        fsdp, ranks = self.parallelism.fsdp, self.weight_replicas
-        most = 1 if fsdp is None or fsdp == "full" else max(ranks // fsdp, 1)
-        return next(count for count in range(most, 0, -1) if ranks % count == 0)
+        fsdp = self.parallelism.fsdp
+        if fsdp is None or fsdp == "full":
+            return 1
+        ranks = self.weight_replicas
+        return next(count for count in range(max(ranks // fsdp, 1), 0, -1) if ranks % count == 0)
 
     @property
     def expert_replicas(self) -> int:

@@ -147,6 +147,9 @@ def _in_flight(stage: int, chunks: tuple[Activations, ...], job: JobSpec, stream
     """The warm-up decides, so more micro-batches change nothing. `stream`: bytes of a tensor between stages."""
     stages = job.parallelism.pipeline_model_parallel_size
     fullest = _most_in_flight(stage, stages, len(chunks), min(job.num_micro_batches, 3 * stages))
+    if len(fullest) == 1:
+        [held] = fullest
+        return _InFlight(held, held, _between(stage, stages, len(chunks), is_first=True))
     between = {held: _between(stage, stages, len(chunks), is_first=held == fullest[0]) for held in fullest}
     each = [chunk.saved for chunk in chunks]
     by_bytes = sorted(fullest, key=lambda held: sum(map(mul, each, held)) + between[held] * stream, reverse=True)

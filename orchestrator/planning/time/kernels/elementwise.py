@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from orchestrator.kernel_selection.fused_kernels import lacks_tuned_norm, normalizes_in_kernels, rotates_projection
+from orchestrator.kernel_selection.fused_kernels import lacks_tuned_norm, normalizes_in_kernels
 from orchestrator.models.blocks.base import NOTHING, CoreWork, ForwardBackward
 from orchestrator.models.blocks.residual_stream import time as residual_stream
 from orchestrator.models.layers import Layer
@@ -38,14 +38,8 @@ def _core_work(setting: Setting) -> CoreWork:
     norm = norm_accesses(setting, setting.model.head_dim if setting.model.qk_layernorm_scope == "head" else None)
     is_fused = setting.dtype != "fp32" and not attends_to_a_mask(setting)
     return CoreWork(
-        setting.tokens, setting.tp, setting.cp, setting.kernels, norm, rotates_at_once(setting), is_fused=is_fused
+        setting.tokens, setting.tp, setting.cp, setting.kernels, norm, setting.rotates_at_once, is_fused=is_fused
     )
-
-
-def rotates_at_once(setting: Setting) -> bool:
-    """Whether one kernel rotates queries and keys as their projection left them."""
-    kernels = setting.kernels
-    return kernels.projection is not None and rotates_projection(setting.job, kernels.layers)
 
 
 def branch_seconds(setting: Setting) -> ForwardBackward:
