@@ -20,6 +20,7 @@ from pathlib import Path
 from orchestrator.data.tokenizers.copies import carried, files_to_copy
 from orchestrator.errors import UserError
 from orchestrator.files.stored_files import open_stored
+from orchestrator.kernel_selection.changes import diff_jobs
 from orchestrator.run_directory.checkpoints.commit_markers import (
     COMMIT_FILE,
     Commit,
@@ -30,7 +31,7 @@ from orchestrator.run_directory.checkpoints.commit_markers import (
 from orchestrator.run_directory.rundir import RunDir
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import dump_resolved, load_resolved
-from orchestrator.spec.schema.diff import Change, diff_jobs
+from orchestrator.spec.schema.diff import Change
 from orchestrator.spec.sections.launch import LaunchSpec
 from orchestrator.spec.sections.tracking import TrackingSpec
 

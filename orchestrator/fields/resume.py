@@ -23,8 +23,10 @@ class OnResume(Metadata):
     def __init__(self, rule: Callable[[JobSections, JobSections], Meaning]) -> None:
         self._rule = rule
 
-    def judge(self, old: JobSections, new: JobSections) -> Meaning:
-        """What it means between these jobs."""
+    def judge(self, old: JobSections, new: JobSections, experts_change_format: bool) -> Meaning:
+        """What it means between these jobs. `experts_change_format`: experts multiply in FP8 in one, in 16 bits in the
+        other, though the layers' format is the same: kernels are chosen above this package, so the caller says it.
+        """
         return self._rule(old, new)
 
 
@@ -36,6 +38,15 @@ class Meaning(OnResume):
     def __init__(self, kind: ChangeClass, reason: str) -> None:
         super().__init__(lambda old, new: self)
         self.kind, self.reason = kind, reason
+
+
+class UnlessExpertsChangeFormat(OnResume):
+    """Of a field by which experts may come to multiply in another format: what it means where they do not."""
+
+    __slots__ = ()
+
+    def judge(self, old: JobSections, new: JobSections, experts_change_format: bool) -> Meaning:
+        return EXPERT_PRODUCTS if experts_change_format else self._rule(old, new)
 
 
 def safe(reason: str) -> Meaning:
@@ -87,26 +98,16 @@ def global_batch(old: JobSections, new: JobSections) -> Meaning:
     return GLOBAL_BATCH
 
 
-def _experts_change_format(old: JobSections, new: JobSections) -> bool:
-    """In a job in FP8 small experts stay in 16 bits, and how many tokens one gets decides which are small. (Another
-    format of all products has a class of its own.)
-    """
-    both = bool(old.precision.products == new.precision.products)
-    return both and bool(old.expert_products != new.expert_products)
-
-
 def unless_experts_change_format(otherwise: Meaning) -> OnResume:
-    """Of a field by which experts may come to multiply in FP8, or in 16 bits."""
-    return OnResume(lambda old, new: EXPERT_PRODUCTS if _experts_change_format(old, new) else otherwise)
+    """The same for all jobs in which they do not."""
+    return UnlessExpertsChangeFormat(lambda old, new: otherwise)
 
 
 layout = unless_experts_change_format(LAYOUT)
 
 
-@OnResume
+@UnlessExpertsChangeFormat
 def micro_batch(old: JobSections, new: JobSections) -> Meaning:
-    if _experts_change_format(old, new):
-        return EXPERT_PRODUCTS
     if old.model.balances_groups_of_tokens or new.model.balances_groups_of_tokens:
         return trajectory("experts are balanced over other groups of tokens")
     if old.global_batch_size == new.global_batch_size:
@@ -114,11 +115,21 @@ def micro_batch(old: JobSections, new: JobSections) -> Meaning:
     return GLOBAL_BATCH
 
 
-@OnResume
+class _PartsOfSequences(OnResume):
+    """Of a degree that shares out the tokens of a sequence."""
+
+    __slots__ = ()
+
+    def judge(self, old: JobSections, new: JobSections, experts_change_format: bool) -> Meaning:
+        meaning = super().judge(old, new, experts_change_format)
+        return meaning if meaning.kind != "safe" else layout.judge(old, new, experts_change_format)
+
+
+@_PartsOfSequences
 def parts_of_sequences(old: JobSections, new: JobSections) -> Meaning:
     if old.model.assigns_by_rank or new.model.assigns_by_rank:
         return trajectory("experts are given out among other groups of tokens")
-    return layout.judge(old, new)
+    return LAYOUT
 
 
 @OnResume

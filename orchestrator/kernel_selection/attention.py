@@ -21,6 +21,6 @@ def takes_flash(job: JobSpec, machine: Machine) -> bool:
 
 def with_attention(job: JobSpec, backend: str | None) -> JobSpec:
     """A job that says what computes its attention: `flash` or `fused`, as a start says it. Other words leave it."""
-    if backend not in ("flash", "fused"):
+    if backend not in ("flash", "fused") or job.runtime.attention_backend == backend:
         return job
     return job.changed(runtime={"attention_backend": backend})

@@ -21,7 +21,7 @@ def settled(job: JobSpec, layers: Layers, machine: Machine, estimates: Estimates
 
 def on_cpu(job: JobSpec) -> JobSpec:
     """A job that says that it is trained on the CPU, which has no kernels of ours."""
-    return job.changed(runtime={"device": "cpu"})
+    return job if job.runtime.device == "cpu" else job.changed(runtime={"device": "cpu"})
 
 
 def depends_on_host(job: JobSpec) -> bool:

@@ -15,7 +15,7 @@ _ANY_HOST = 1.0
 
 def with_graphs(job: JobSpec, captured: bool) -> JobSpec:
     """A job that says whether its passes are a graph."""
-    return job.changed(runtime={"cuda_graphs": captured})
+    return job if job.runtime.cuda_graphs is captured else job.changed(runtime={"cuda_graphs": captured})
 
 
 def chooses_graphs(job: JobSpec, layers: Layers, machine: Machine, estimates: Estimates) -> bool:

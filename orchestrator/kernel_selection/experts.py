@@ -6,10 +6,17 @@ import math
 from typing import NamedTuple
 
 from orchestrator.kernel_selection.fused_kernels import adds_in_products
-from orchestrator.spec.job_sections import LARGE_PRODUCT, JobSections
+from orchestrator.spec.job_sections import JobSections
 from orchestrator.spec.model import ModelSpec
 from orchestrator.spec.sections.runtime import Layers
 
+LARGE_PRODUCT = 1 << 33
+"""Multiply-adds of a product, of an expert on average, from which on cuBLAS, which the host starts for each expert, is
+faster than our kernel of all: measured on an H200 in ten shapes (docs/benchmarks/results.md). It is no constant of a
+device (`planning/hardware/`): experts multiply in one format on all GPUs, so that a run may go on with others. In FP8
+Transformer Engine casts and multiplies expert by expert, and products below this are over before the host has started
+the next: there the second product of an expert decides (`expert_products`).
+"""
 _WIDTH = 8
 """Row widths must be multiples of this. For sums over no multiple of 128 it calls cuBLAS by itself."""
 _SHARED_BYTES = 48 << 10
@@ -69,12 +76,31 @@ def joins_expert_mlp(job: JobSections, layers: Layers) -> bool:
     with a gate, where weight gradients are added in their products.
     """
     able = multiplies_in_one_kernel(job, layers) and adds_in_products(job)
-    return able and job.model.joins_experts and job.expert_products in ("bf16", "fp16")
+    return able and job.model.joins_experts and expert_products(job) in ("bf16", "fp16")
+
+
+def expert_products(job: JobSections) -> str:
+    """Format of routed experts' matrix products, with Transformer Engine's layers: that of the layers, but the dtype
+    where a job in FP8 has kernels of ours for them and their second product is not large (with a gate, the first is
+    twice as large). In MXFP8 and NVFP4, whose kernels were not timed beside ours, all are narrow.
+    """
+    model, precision = job.model, job.precision
+    allowed = job.runtime.gradient_accumulation_fusion is not False and job.launch.groups_products
+    if precision.products != "fp8" or not (model.joins_experts and allowed):
+        return precision.products
+    inner = model.moe_ffn_size // job.parallelism.expert_tensor_parallel
+    return precision.products if is_large_product(job, inner, model.hidden_size) else precision.dtype
 
 
 def is_large_product(job: JobSections, inputs: float, outputs: float) -> bool:
-    """Whether an expert's product with such a matrix of a rank is, on average, a `LARGE_PRODUCT`."""
-    return job.expert_product(inputs, outputs) >= LARGE_PRODUCT
+    """Whether an expert's product with such a matrix of a rank is a `LARGE_PRODUCT`, if all experts get as many tokens:
+    those of a micro-batch on all ranks that share out the experts, each as often as it is routed to one.
+    """
+    model, degrees = job.model, job.parallelism
+    parts = degrees.tensor_model_parallel_size if degrees.uses_sequence_parallel else 1
+    tokens = job.micro_batch_sequences * model.sample_length / (degrees.context_parallel_size * parts)
+    ranks = degrees.expert_tensor_parallel * degrees.expert_model_parallel_size
+    return tokens * ranks * model.share_of_expert * inputs * outputs >= LARGE_PRODUCT
 
 
 def gate_of(model: ModelSpec) -> Gate:

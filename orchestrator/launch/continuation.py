@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.errors import SpecError, UserError
+from orchestrator.kernel_selection.changes import diff_jobs
 from orchestrator.launch.runs import refuse_lost_spec, specs_named, written_of
 from orchestrator.launch.states.run_states import RunStatus, last_iteration, readable_statuses
 from orchestrator.planning.training_schedule.batch import BatchSchedule
@@ -22,7 +23,7 @@ from orchestrator.run_directory.runs_folder import RUN_ID
 from orchestrator.spec.documents.field_names import overridden
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import load_resolved
-from orchestrator.spec.schema.diff import Change, diff_jobs
+from orchestrator.spec.schema.diff import Change
 from orchestrator.spec.schema.shape import shape_at
 
 _LENGTHS = ("schedule.train_iters", "schedule.train_samples", "schedule.train_tokens")

@@ -14,6 +14,7 @@ from orchestrator.launch.hosts import hosts_of
 from orchestrator.launch.scripts.render import refuse_missing_python, render
 from orchestrator.planning.checks.preflight_checks import missing_train_step, unwritable_cache
 from orchestrator.planning.hardware.local_gpus import gpus_counted
+from orchestrator.planning.layout.elastic import node_counts
 from orchestrator.quantities import timestamp
 from orchestrator.run_directory.checkpoints.commit_markers import committed
 from orchestrator.run_directory.checkpoints.newest import begins_anew
@@ -21,7 +22,6 @@ from orchestrator.run_directory.events.log import EventLog
 from orchestrator.run_directory.events.types import CheckpointSaved
 from orchestrator.run_directory.lease import held_message, read_holder, supersedes
 from orchestrator.run_directory.rundir import RunDir, in_command
-from orchestrator.spec.elastic import node_counts
 from orchestrator.spec.job import JobSpec
 
 _NEEDED = {"torch": "torch", "megatron.core": "megatron-core"}

@@ -10,11 +10,11 @@ from typing import Literal
 
 from orchestrator.errors import UserError
 from orchestrator.files.stored_files import open_stored, printable, read_json
+from orchestrator.kernel_selection.changes import diff_jobs
 from orchestrator.review.damage import readable
 from orchestrator.review.redaction import Redaction
 from orchestrator.run_directory.rundir import RunDir
 from orchestrator.spec.loading import load_resolved
-from orchestrator.spec.schema.diff import diff_jobs
 from orchestrator.tracking.description import flatten
 
 Kind = Literal["safe", "trajectory", "forbidden", "unknown"]

@@ -18,6 +18,7 @@ from typing import Any, TextIO
 from orchestrator import plain_megatron  # noqa: F401 - before anything that imports megatron-core
 from orchestrator.errors import is_full_disk
 from orchestrator.fields.values import resolve_environment
+from orchestrator.planning.layout.elastic import on_nodes
 from orchestrator.process import seconds_since_start
 from orchestrator.run_directory.exits.causes import lost_a_peer
 from orchestrator.run_directory.rundir import RunDir, in_command
@@ -35,7 +36,6 @@ from orchestrator.runtime.processes.exits import Outcome, outcome_of, write_exit
 from orchestrator.runtime.processes.process_groups import stop_process_groups
 from orchestrator.runtime.records.start_clock import StartClock
 from orchestrator.runtime.startup import open_session
-from orchestrator.spec.elastic import on_nodes
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import load_resolved
 

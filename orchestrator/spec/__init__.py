@@ -9,7 +9,8 @@ directory may break a rule that is newer than the run; keys that this version do
 `dump_resolved(job)` is JSON that `load_resolved` and `load_text` read back as an equal job with the same `config_hash`.
 
 A new key, or a new section around it, is declared with `HashedIfChanged()`: the hash leaves it out at its default, so
-stored runs and cells of sweeps still match their specs. `diff_jobs(old, new)` has a class and a reason for every field.
+stored runs and cells of sweeps still match their specs. `kernel_selection.changes.diff_jobs(old, new)` has a class and
+a reason for every field.
 
 `${env:NAME}` stays unresolved in a spec. Only values of `launch.env`, `tracking.uri` and `notifications.webhook` may
 contain it, and the code that uses them resolves it. Sizes fit in 32 bits, counts in 62, no float is infinite, and no

@@ -26,13 +26,6 @@ from orchestrator.spec.sections.task import TaskSpec
 from orchestrator.spec.sections.throughput import ThroughputSpec
 from orchestrator.spec.sections.tracking import TrackingSpec
 
-LARGE_PRODUCT = 1 << 33
-"""Multiply-adds of a product, of an expert on average, from which on cuBLAS, which the host starts for each expert, is
-faster than our kernel of all: measured on an H200 in ten shapes (docs/benchmarks/results.md), and taken for other GPUs
-too. In FP8 Transformer Engine casts and multiplies expert by expert, and products below this are over before the host
-has started the next: there the second product of an expert decides (`expert_products`).
-"""
-
 
 class JobSections(Section):
     """The fields of a job. What holds between them is checked by `rules`, on the way to a JobSpec."""
@@ -135,9 +128,11 @@ class JobSections(Section):
         hybrid sharding. Where replicas are no whole number of groups, as for who only reads a run on fewer ranks,
         groups have another size.
         """
-        fsdp, ranks = self.parallelism.fsdp, self.weight_replicas
-        most = 1 if fsdp is None or fsdp == "full" else max(ranks // fsdp, 1)
-        return next(count for count in range(most, 0, -1) if ranks % count == 0)
+        fsdp = self.parallelism.fsdp
+        if fsdp is None or fsdp == "full":
+            return 1
+        ranks = self.weight_replicas
+        return next(count for count in range(max(ranks // fsdp, 1), 0, -1) if ranks % count == 0)
 
     @property
     def expert_replicas(self) -> int:
@@ -182,29 +177,6 @@ class JobSections(Section):
     def micro_batch_sequences(self) -> int:
         """Sequences that the model reads at once."""
         return self.batch.micro_batch_size * self.sequences_per_sample
-
-    def expert_product(self, inputs: float, outputs: float) -> float:
-        """Multiply-adds of an expert's product with such a matrix of a rank, if all experts get as many tokens: those
-        of a micro-batch on all ranks that share out the experts, each as often as it is routed to one.
-        """
-        model, degrees = self.model, self.parallelism
-        parts = degrees.tensor_model_parallel_size if degrees.uses_sequence_parallel else 1
-        tokens = self.micro_batch_sequences * model.sample_length / (degrees.context_parallel_size * parts)
-        ranks = degrees.expert_tensor_parallel * degrees.expert_model_parallel_size
-        return tokens * ranks * model.share_of_expert * inputs * outputs
-
-    @property
-    def expert_products(self) -> str:
-        """Format of routed experts' matrix products, with Transformer Engine's layers: that of the layers, but the
-        dtype where a job in FP8 has kernels of ours for them and their second product is not large (with a gate, the
-        first is twice as large). In MXFP8 and NVFP4, whose kernels were not timed beside ours, all are narrow.
-        """
-        model, precision = self.model, self.precision
-        allowed = self.runtime.gradient_accumulation_fusion is not False and self.launch.groups_products
-        if precision.products != "fp8" or not (model.joins_experts and allowed):
-            return precision.products
-        inner = model.moe_ffn_size // self.parallelism.expert_tensor_parallel
-        return precision.products if self.expert_product(inner, model.hidden_size) >= LARGE_PRODUCT else precision.dtype
 
     @property
     def num_micro_batches(self) -> int:

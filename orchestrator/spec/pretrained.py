@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from orchestrator.models.blocks.experts.fields import ExpertsSpec
 from orchestrator.spec.job import JobSpec
-from orchestrator.spec.schema.diff import Change, diff_jobs
+from orchestrator.spec.schema.diff import Change, diff_fields
 
 _OTHERWISE_CHECKED = ("model.vocab_size", "model.make_vocab_size_divisible_by", "model.lora", "model.vision.freeze")
 """Fields that a resume may not change and this may: the vocabulary itself is compared, adapters may be new, and what is
@@ -24,7 +24,7 @@ def other_network(theirs: JobSpec, ours: JobSpec) -> list[Change]:
         unread = (*unread, *(f"model.{name}" for name in ExpertsSpec.model_fields))
     return [
         change
-        for change in diff_jobs(theirs, ours)
+        for change in diff_fields(theirs, ours, experts_change_format=False)  # which changes no weights
         if change.kind == "forbidden" and change.path.startswith("model.") and not change.path.startswith(unread)
     ]
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from orchestrator.errors import UserError
+from orchestrator.kernel_selection.changes import diff_jobs
 from orchestrator.launch.code.code_version import code_state
 from orchestrator.launch.continuation import Continuation, is_settled, with_unwritten
 from orchestrator.launch.runs import create_run, next_run_dir, refuse_lost_spec, remove_new_run, written_of
@@ -17,7 +18,6 @@ from orchestrator.run_directory.rundir import RunDir, write_atomically
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import load_resolved
 from orchestrator.spec.schema.canonical import config_hash
-from orchestrator.spec.schema.diff import diff_jobs
 from orchestrator.sweeps.cells import Cell
 from orchestrator.sweeps.ledger import Entry, SweepDir, SweepPlan, same_cells
 from orchestrator.sweeps.loading import LoadedSweep

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Protocol, TypeVar
+from typing import NamedTuple, Protocol, TypeVar
 
 from orchestrator.kernel_selection.auto_values import settled
 from orchestrator.kernel_selection.machine import Machine
@@ -17,7 +17,7 @@ from orchestrator.planning.time import StepTime, estimate_time
 from orchestrator.planning.vocabulary import padded_vocab_size
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.sections.runtime import Layers
-from orchestrator.tuning.layout import Layout
+from orchestrator.tuning.layout import Layout, with_layout
 
 
 class Estimates(Protocol):
@@ -26,6 +26,9 @@ class Estimates(Protocol):
     @property
     def memory_bytes(self) -> int | None:
         """What a GPU has; None where nothing is known to limit a job."""
+
+    def settled(self, job: JobSpec) -> JobSpec:
+        """The job with what a run would choose for it: memory and time of either are the same."""
 
     def memory(self, job: JobSpec) -> Memory:
         """What each rank needs."""
@@ -48,20 +51,21 @@ class PlanEstimates:
         """What a GPU has; None for the CPU."""
         return self.device.memory_bytes
 
+    def settled(self, job: JobSpec) -> JobSpec:
+        """The job with the kernels and graphs that a run would choose for it."""
+        return settled(job, self.layers, self._machine, DeviceEstimates(self._padded(job), self.device))
+
     def memory(self, job: JobSpec) -> Memory:
         """What each rank needs."""
-        return estimate_memory(self._settled(job), self._padded(job), self.layers)
+        return estimate_memory(self.settled(job), self._padded(job), self.layers)
 
     def time(self, job: JobSpec) -> StepTime:
         """What a step takes."""
-        return estimate_time(self._settled(job), self._padded(job), self.layers, self.device)
+        return estimate_time(self.settled(job), self._padded(job), self.layers, self.device)
 
     def slow_host_seconds(self, job: JobSpec) -> float | None:
         """What a step takes where the host is half as fast as planned; None where it was measured, and on the CPU."""
         return slow_host_seconds(job, self._padded(job), self.device)
-
-    def _settled(self, job: JobSpec) -> JobSpec:
-        return settled(job, self.layers, self._machine, DeviceEstimates(self._padded(job), self.device))
 
     @cached_property
     def _machine(self) -> Machine:
@@ -96,6 +100,37 @@ class Candidate:
     def order(self) -> tuple[float, int, str]:
         """To sort by: the fastest first, then the leanest; never by chance."""
         return self.step_seconds, self.device_bytes, repr(self.layout)
+
+
+class _Needs(NamedTuple):
+    job: JobSpec
+    settled: JobSpec
+    memory: Memory
+
+
+@dataclass(frozen=True)
+class LayoutEstimates:
+    """What layouts of a job need and take. What one needs is asked for once: the same come up again."""
+
+    job: JobSpec
+    estimates: Estimates
+    _known: dict[Layout, _Needs] = field(default_factory=dict)
+
+    def memory(self, layout: Layout) -> Memory:
+        """What each rank needs."""
+        return self._needs(layout).memory
+
+    def candidate(self, layout: Layout) -> Candidate:
+        """What it needs, and what a step takes."""
+        known = self._needs(layout)
+        return Candidate(layout, known.job, known.memory, self.estimates.time(known.settled))
+
+    def _needs(self, layout: Layout) -> _Needs:
+        if layout not in self._known:
+            job = with_layout(self.job, layout)
+            settled = self.estimates.settled(job)
+            self._known[layout] = _Needs(job, settled, self.estimates.memory(settled))
+        return self._known[layout]
 
 
 class Rankable(Protocol):

@@ -15,8 +15,8 @@ from orchestrator.planning.memory.fit import TIGHT
 from orchestrator.quantities import memory_size
 from orchestrator.spec.job import JobSpec
 from orchestrator.tuning.bisection import first_within
-from orchestrator.tuning.estimates import Candidate, Estimates, front
-from orchestrator.tuning.layout import EVEN, SELECTIVE, Layout, Split, with_layout
+from orchestrator.tuning.estimates import Candidate, Estimates, LayoutEstimates, front
+from orchestrator.tuning.layout import EVEN, SELECTIVE, Layout, Split
 from orchestrator.tuning.space import Space
 
 _REFINED = 10
@@ -148,9 +148,11 @@ class _Search:
     found: dict[Layout, Candidate] = field(default_factory=dict)
     lost: dict[str, RejectedLayouts] = field(default_factory=dict)
     miss: NearestMiss | None = None
-    known: dict[Layout, Memory] = field(default_factory=dict)
-    """What was asked for once: the same layouts come up again."""
     nearly: list[_NearFit] = field(default_factory=list)
+    layouts: LayoutEstimates = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.layouts = LayoutEstimates(self.space.job, self.estimates)
 
     def lose(self, reason: str, layout: Layout, why: str, count: int = 1) -> None:
         lost = self.lost.setdefault(reason, RejectedLayouts())
@@ -167,7 +169,7 @@ class _Search:
             self._does_not_fit(lean)
             self.nearly.append(_NearFit([lean.layout], None))
             plain = self.space.without_sequence_parallel(lean.layout)
-            if plain is not None and self._fits(self._memory(plain), self.part):
+            if plain is not None and self._fits(self.layouts.memory(plain), self.part):
                 self.look_at(degrees._replace(sequence_parallel=False))
             return
         for vp in self.space.chunks(degrees):
@@ -184,7 +186,7 @@ class _Search:
         gathering weights costs time and saves none.
         """
         plain = degrees._replace(micro_batch_size=self.space.micro_batches(degrees)[0])
-        if self._fits(self._memory(plain), self.part):
+        if self._fits(self.layouts.memory(plain), self.part):
             return
         for sharded in self.space.fully_sharded(degrees):
             self.look_at(sharded)
@@ -228,7 +230,7 @@ class _Search:
         """
 
         def runs(layout: Layout) -> bool:
-            return not _waits(self._estimated(layout, self._memory(layout)))
+            return not _waits(self.layouts.candidate(layout))
 
         parts = [each for each in layouts if each.recompute.method != "uniform"]
         if parts and runs(parts[-1]):
@@ -244,7 +246,7 @@ class _Search:
         if problem is not None:
             return None, problem
         if layout not in self.found:
-            candidate = self._estimated(layout, self._memory(layout))
+            candidate = self.layouts.candidate(layout)
             if not self._fits(candidate.memory, max(self.part, NEARLY)):
                 return candidate, None
             self.found[layout] = candidate
@@ -278,7 +280,7 @@ class _Search:
                 for recompute in [*more[:: len(more) // _FORMS + 1], *more[-2:]]:
                     each = layout._replace(recompute=recompute)
                     if each not in self.found and self.space.problem(each) is None:
-                        forms[each] = self._estimated(each, self._memory(each))
+                        forms[each] = self.layouts.candidate(each)
         return list(forms.values())
 
     def faster_where_tight(self, fitting: list[Candidate]) -> Candidate | None:
@@ -287,9 +289,7 @@ class _Search:
         leaner = [(each.beside.step_seconds, each) for each in self.nearly if each.beside is not None]
         fastest_first = (each for _, each in sorted(leaner, key=lambda pair: pair[0]))
         asked = [layout for some in (alone, fastest_first) for layout in islice(self._tight(some), _TRIED_TIGHT)]
-        found = [
-            self._estimated(layout, self._memory(layout)) for layout in asked if self.space.problem(layout) is None
-        ]
+        found = [self.layouts.candidate(layout) for layout in asked if self.space.problem(layout) is None]
         found += self._split_where_tight([*fitting, *found])
         fastest = min(found, key=lambda candidate: candidate.order, default=None)
         worth = fastest is not None and fastest.step_seconds <= (1 - _WORTH) * fitting[0].step_seconds
@@ -310,8 +310,8 @@ class _Search:
         found = []
         for candidate in sorted(even, key=lambda each: each.order)[:_REFINED]:
             layout = self._balanced(candidate, self._nearly_all)
-            if layout is not None and not self._fits(self._memory(layout), TIGHT):
-                found.append(self._estimated(layout, self._memory(layout)))
+            if layout is not None and not self._fits(self.layouts.memory(layout), TIGHT):
+                found.append(self.layouts.candidate(layout))
         return found
 
     def _balanced(self, candidate: Candidate, limit: float) -> Layout | None:
@@ -330,7 +330,8 @@ class _Search:
         if self.space.may_join_loss:
             layouts += [_joined(each) for each in layouts]
         return min(
-            (NearestMiss(layout, self._memory(layout)) for layout in layouts), key=lambda each: each.memory.device_bytes
+            (NearestMiss(layout, self.layouts.memory(layout)) for layout in layouts),
+            key=lambda each: each.memory.device_bytes,
         )
 
     def fits(self, each: NearestMiss) -> bool:
@@ -351,13 +352,13 @@ class _Search:
         limits = {self._limit(part) for part in (self.part, TIGHT)}
         least = {number for limit in limits if (number := self._least(asked, limit)) is not None}
         for number in sorted(least):
-            self.found[asked[number]] = self._estimated(asked[number], self._memory(asked[number]))
+            self.found[asked[number]] = self.layouts.candidate(asked[number])
         first = min(least, default=len(asked))
         if self.part == TIGHT:
             self.nearly.append(_NearFit(asked[:first], self.found[asked[first]] if least else None))
         joined = False
         if first > 0:
-            plain = NearestMiss(asked[0], self._memory(asked[0]))
+            plain = NearestMiss(asked[0], self.layouts.memory(asked[0]))
             self._does_not_fit(plain, first)
             if "recompute" not in self.space.kept:
                 self._add(layout._replace(recompute=SELECTIVE))
@@ -371,7 +372,7 @@ class _Search:
         """Whether a joined loss saves anything, which it does not where another stage is the fullest."""
         if plain.layout.joins_loss or not self.space.may_join_loss:
             return False
-        return self._memory(_joined(plain.layout)).device_bytes < plain.memory.device_bytes
+        return self.layouts.memory(_joined(plain.layout)).device_bytes < plain.memory.device_bytes
 
     def _least(self, layouts: list[Layout], limit: float) -> int | None:
         """Which of the layouts, each with more recomputation than the one before, is the first to need no more bytes.
@@ -380,7 +381,7 @@ class _Search:
         """
 
         def needed(number: int) -> int:
-            return self._memory(layouts[number]).device_bytes
+            return self.layouts.memory(layouts[number]).device_bytes
 
         parts = sum(each.recompute.method != "uniform" for each in layouts)
         if parts and needed(0) <= limit:
@@ -393,24 +394,14 @@ class _Search:
         """Take it if it is new, legal, fits, and is faster than another."""
         if layout in self.found or self.space.problem(layout) is not None:
             return
-        memory = self._memory(layout)
-        if not self._fits(memory, self.part):
+        if not self._fits(self.layouts.memory(layout), self.part):
             return
-        candidate = self._estimated(layout, memory)
+        candidate = self.layouts.candidate(layout)
         if faster_than is None or candidate.step_seconds < faster_than.step_seconds:
             self.found[layout] = candidate
 
-    def _estimated(self, layout: Layout, memory: Memory) -> Candidate:
-        job = with_layout(self.space.job, layout)
-        return Candidate(layout, job, memory, self.estimates.time(job))
-
     def _seconds(self, job: JobSpec) -> float:
         return self.estimates.time(job).step_seconds
-
-    def _memory(self, layout: Layout) -> Memory:
-        if layout not in self.known:
-            self.known[layout] = self.estimates.memory(with_layout(self.space.job, layout))
-        return self.known[layout]
 
     def _fits(self, memory: Memory, part: float) -> bool:
         return memory.device_bytes <= self._limit(part)

@@ -9,15 +9,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
-from typing import Literal
+from typing import Literal, cast
 
 from orchestrator.errors import Problem
 from orchestrator.fields.refusals import divisors
+from orchestrator.spec.documents.partial_validation import PartialSection
 from orchestrator.spec.encoder_decoder import HALVES, layers_of_stage
 from orchestrator.spec.job import JobSpec
+from orchestrator.spec.job_sections import JobSections
 from orchestrator.spec.layout.stages import layers_of_chunks
-from orchestrator.spec.rules import refusals
-from orchestrator.tuning.layout import KEYS, NO_RECOMPUTE, Layout, Recompute, layout_of, with_layout
+from orchestrator.spec.rules import refusals, undecided
+from orchestrator.spec.rules.base import Rule
+from orchestrator.tuning.layout import KEYS, NO_RECOMPUTE, Layout, Recompute, layout_of, settings_of, with_layout
 
 DEGREES = ("tp", "pp", "cp", "ep")
 _KEY_OF = {field: key for key, field in KEYS.items() if field != "recompute"}
@@ -46,7 +49,7 @@ class Space:
 
     def problem(self, layout: Layout) -> Problem | None:
         """Why a layout is not legal; None when it is."""
-        return next(refusals(with_layout(self.job, layout)), None)
+        return next(refusals(with_layout(self.job, layout), self._rules_of_layouts), None)
 
     def degrees(self) -> tuple[list[Layout], list[Layout], list[tuple[Layout, Problem]]]:
         """(inside machines, across machines, refused): each combination of TP, PP, CP and EP that the world allows.
@@ -125,6 +128,11 @@ class Space:
         return [degrees, *([] if plain is None else [plain]), *self.fully_sharded(degrees)]
 
     @cached_property
+    def _rules_of_layouts(self) -> tuple[Rule, ...]:
+        """Those to which it matters which layout the job has."""
+        return undecided(_without_layout(self.job))
+
+    @cached_property
     def may_join_loss(self) -> bool:
         """Whether no rule refuses it by itself, as for an encoder, and it is not to stay as it is."""
         if "joins_loss" in self.kept:
@@ -188,6 +196,15 @@ class Space:
             tp_comm_overlap=own.tp_comm_overlap,
         )
         return wanted._replace(**{name: getattr(own, name) for name in self.kept})
+
+
+def _without_layout(job: JobSpec) -> JobSections:
+    """What is known of a job whose layout is not."""
+    known = dict(job)
+    for name, settings in settings_of(layout_of(job)).items():
+        others = {field: value for field, value in known[name] if field not in settings}
+        known[name] = PartialSection(type(known[name]), others)
+    return cast("JobSections", PartialSection(type(job), known))
 
 
 def _lengths(job: JobSpec) -> set[int]:

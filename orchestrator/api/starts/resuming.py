@@ -17,6 +17,7 @@ from orchestrator.api.starts.run_sentences import label
 from orchestrator.api.starts.spec_changes import check_length, describe_changes, refuse, samples_again
 from orchestrator.api.starts.submission import cluster_of
 from orchestrator.errors import RunIsHeld
+from orchestrator.kernel_selection.changes import diff_jobs
 from orchestrator.launch.continuation import Continuation
 from orchestrator.launch.runs import add_generation, written_with
 from orchestrator.launch.start_checks import (
@@ -30,7 +31,6 @@ from orchestrator.run_directory.rundir import RunDir, in_command
 from orchestrator.spec.cluster import ClusterSpec
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import LoadedJob, dump_resolved, load_job, load_resolved, load_text
-from orchestrator.spec.schema.diff import diff_jobs
 
 
 class Resumption(NamedTuple):

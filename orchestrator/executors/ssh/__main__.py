@@ -27,12 +27,12 @@ from orchestrator.launch.hosts import hosts_of, run_on_hosts
 from orchestrator.launch.processes.launch_processes import LAUNCH_VARIABLE
 from orchestrator.launch.processes.stop_request import stop_at_once
 from orchestrator.launch.requeue_policy import nodes_at_fault
+from orchestrator.planning.layout.elastic import node_counts
 from orchestrator.run_directory.events.log import EventLog
 from orchestrator.run_directory.events.types import Launched, Requeued
 from orchestrator.run_directory.exits.host_failures import HostFailure, write_host_failure
 from orchestrator.run_directory.rundir import RunDir
 from orchestrator.safe_path import CODE_PATH_VARIABLE
-from orchestrator.spec.elastic import node_counts
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import load_resolved
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, get_args
 
+from orchestrator.kernel_selection.experts import expert_products
 from orchestrator.migration.megatron_flags.flag_writer import FlagWriter
 from orchestrator.migration.megatron_flags.given_flags import GivenFlags
 from orchestrator.models.blocks.flags import FlagGroup
@@ -139,7 +140,7 @@ def _write_fp8(writer: FlagWriter, fp8: Fp8Spec) -> None:
     writer.add("TRAINING", _RECIPE, fp8.recipe)
     if fp8.format is not None and fp8.format == Fp8Spec(recipe=fp8.recipe).chosen_format:
         writer.say_otherwise(f"{FP8}.format", "it is the recipe's own")
-    if writer.job.expert_products != writer.job.precision.products:
+    if expert_products(writer.job) != writer.job.precision.products:
         dtype = writer.job.precision.dtype
         reason = f"Megatron-LM multiplies experts in FP8 too; here they are small, and multiply in {dtype}"
         writer.say_otherwise(f"{FP8}.recipe", reason)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable
-from functools import cache, lru_cache
+from functools import lru_cache
 
 from orchestrator.models.blocks.block import Block
 from orchestrator.models.layers import Layer, layers, prediction_layers
@@ -52,9 +52,10 @@ def _alike_in_chunks(layer: Layer, counts: tuple[tuple[int, ...], ...]) -> tuple
 
 def in_stages(job: JobSpec, count_of: Callable[[Layer], int]) -> list[int]:
     """Of each stage the sum over its layers."""
-    once, in_chunks = cache(count_of), kinds_of_stages(job)
+    in_chunks = kinds_of_stages(job)
     different = {kinds for chunks in in_chunks for kinds in chunks}
-    of_chunks = {kinds: sum(once(layer) * each for layer, each in kinds) for kinds in different}
+    of_layers = {layer: count_of(layer) for layer in {layer for kinds in different for layer, _ in kinds}}
+    of_chunks = {kinds: sum(of_layers[layer] * each for layer, each in kinds) for kinds in different}
     return [sum(map(of_chunks.__getitem__, chunks)) for chunks in in_chunks]
 
 

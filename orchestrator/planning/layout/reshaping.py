@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from orchestrator.kernel_selection.changes import diff_jobs
 from orchestrator.planning.vocabulary import padded_vocab_size
 from orchestrator.spec.job import JobSpec
-from orchestrator.spec.schema.diff import diff_jobs
 
 Verdict = Literal["fine", "changes", "impossible"]
 _VERDICTS: dict[str, Verdict] = {"safe": "fine", "trajectory": "changes", "forbidden": "impossible"}

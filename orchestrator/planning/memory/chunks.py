@@ -8,7 +8,13 @@ from orchestrator.models.blocks.base import RankShape
 from orchestrator.models.layers import layers as layers_of
 from orchestrator.planning.encoder_decoder import half_job, halves_of_stage
 from orchestrator.planning.layout.chunk_layers import Kinds, kinds_of_stages
-from orchestrator.planning.memory.layer import backward_of_layer, linear_inputs, rank_shape, saved_by_layer
+from orchestrator.planning.memory.layer import (
+    backward_of_layer,
+    core_kernels,
+    linear_inputs,
+    rank_shape,
+    saved_by_layer,
+)
 from orchestrator.planning.memory.quantization import saved_by_quantization
 from orchestrator.planning.memory.t5 import kept_beyond
 from orchestrator.spec.encoder_decoder import HALVES
@@ -39,15 +45,16 @@ def chunks_of_stages(job: JobSpec, sizes: RankShape, layers: Layers) -> list[tup
 def of_layers(job: JobSpec, sizes: RankShape, layers: Layers, kinds: Kinds) -> Activations:
     """Of the layers of one model chunk, over one micro-batch."""
     runtime = job.runtime
-    selective = "core_attn" in runtime.recomputed_modules
+    kernels = core_kernels(job, layers, is_recomputed="core_attn" in runtime.recomputed_modules)
     kept = [
-        saved_by_layer(job, layer, sizes, layers, selective=selective)
-        - saved_by_quantization(job, layer, sizes, linear_inputs(job, layer, sizes, layers))
+        saved_by_layer(job, layer, sizes, kernels)
+        - saved_by_quantization(job, layer, sizes, linear_inputs(job, layer, sizes, kernels))
         for layer, _ in kinds
     ]
     count, largest = sum(count for _, count in kinds), max(kept, default=0)
     whole = sum(each * count for each, (_, count) in zip(kept, kinds, strict=True))
-    backward = max((backward_of_layer(job, layer, sizes, layers) for layer, _ in kinds), default=0)
+    behind = kernels._replace(is_recomputed=runtime.recompute_granularity == "selective")
+    backward = max((backward_of_layer(job, layer, sizes, behind) for layer, _ in kinds), default=0)
     if runtime.recompute_granularity != "full":
         offloaded = min(max((runtime.cpu_offloading_num_layers or 0) - 1, 0), count)  # one of them is on its way
         return Activations(whole * (count - offloaded) // max(count, 1), backward)

@@ -54,17 +54,16 @@ def core_kernels(job: JobSpec, layers: Layers, *, is_recomputed: bool) -> CoreKe
     )
 
 
-def saved_by_layer(job: JobSpec, layer: Layer, sizes: RankShape, layers: Layers, *, selective: bool) -> int:
-    """Bytes that one layer keeps from its forward to its backward pass over one micro-batch. `selective`: the attention
-    is recomputed.
-    """
-    kernels = core_kernels(job, layers, is_recomputed=selective)
+def saved_by_layer(job: JobSpec, layer: Layer, sizes: RankShape, kernels: CoreKernels) -> int:
+    """Bytes that one layer keeps from its forward to its backward pass over one micro-batch."""
     kept = len(layer) * (sizes.own_tokens * sizes.hidden if job.model.hidden_dropout > 0 else 0)  # masks of one byte
     for block in layer:
-        recomputes_norm = "layernorm" in job.runtime.recomputed_modules and _norm_is_module(job, block, layers)
+        recomputes_norm = "layernorm" in job.runtime.recomputed_modules and _norm_is_module(job, block, kernels.layers)
         kept += residual_stream.saved_by_branch(job.model, sizes, recomputes_norm=recomputes_norm)
         kept += 0 if is_recomputed(job, block) else block.memory.saved(job.model, sizes, kernels)
-    if layers == "torch" and _counts_mlp(layer):  # in a hybrid, with each attention the norms of two of its layers
+    if kernels.layers == "torch" and _counts_mlp(
+        layer
+    ):  # in a hybrid, with each attention the norms of two of its layers
         kept += residual_stream.saved_in_fp32(job.model, sizes)
     return kept - residual_stream.saved_once(job.model, sizes)
 
@@ -85,13 +84,12 @@ def _counts_mlp(layer: Layer) -> bool:
     return any(block.counts_mlp for block in layer)
 
 
-def linear_inputs(job: JobSpec, layer: Layer, sizes: RankShape, layers: Layers) -> int:
+def linear_inputs(job: JobSpec, layer: Layer, sizes: RankShape, kernels: CoreKernels) -> int:
     """Of what a layer keeps, the inputs of linear layers inside its MLP or experts."""
-    kernels = core_kernels(job, layers, is_recomputed=False)
     return sum(block.linear_inputs(job.model, sizes, kernels) for block in layer if not is_recomputed(job, block))
 
 
-def backward_of_layer(job: JobSpec, layer: Layer, sizes: RankShape, layers: Layers) -> int:
+def backward_of_layer(job: JobSpec, layer: Layer, sizes: RankShape, kernels: CoreKernels) -> int:
     """The most that the backward pass of a layer takes beyond everything that was saved when it began, in bytes.
 
     That is in its MLP or its experts: the attention comes when their part is free again. Only beside an MLP, or alone,
@@ -100,7 +98,6 @@ def backward_of_layer(job: JobSpec, layer: Layer, sizes: RankShape, layers: Laye
     blocks = (*layer, MLP) if _counts_mlp(layer) else layer
     if layer[-1].outweighs_attention:
         blocks = tuple(block for block in layer if block is layer[-1] or block.recomputes_itself)
-    kernels = core_kernels(job, layers, is_recomputed=job.runtime.recompute_granularity == "selective")
     return residual_stream.backward(job.model, sizes) + max(
         block.memory.backward(job.model, sizes, kernels)
         + (block.memory.saved(job.model, sizes, kernels) if is_recomputed(job, block) else 0)

@@ -42,5 +42,6 @@ def shard(job: JobSpec, count: int, experts: int, width: int) -> int:
     """
     if not job.parallelism.use_distributed_optimizer:
         return count * width
-    ranks, of_experts = job.weight_replicas // job.sharded_copies, job.expert_replicas // job.sharded_copies
-    return -(-(count - experts) * width // ranks) + -(-experts * width // max(of_experts, 1))
+    copies = job.sharded_copies
+    held = -(-(count - experts) * width // (job.weight_replicas // copies))
+    return held + (-(-experts * width // max(job.expert_replicas // copies, 1)) if experts else 0)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from orchestrator.kernel_selection.data_parallel import overlaps_gathering, overlaps_reduction
 from orchestrator.models.blocks.base import FP32
 from orchestrator.models.layers import layers, prediction_layers
+from orchestrator.planning.layout.chunk_layers import kinds_of
 from orchestrator.planning.memory.optimizer_state import shard
 from orchestrator.planning.parameters.layer import degrees_of, expert_parameters, layer_parameters
 from orchestrator.spec.job import JobSpec
@@ -64,20 +65,20 @@ class WholeWeights:
 def whole_weights(job: JobSpec, parameters: int) -> WholeWeights:
     """Of a job that is fully sharded. `parameters`: of a rank, counted whole."""
     model, degrees = job.model, degrees_of(job.parallelism)
-    every = [*layers(model), *prediction_layers(model)]
-    counts = [layer_parameters(model, degrees, layer) for layer in every]
-    largest = max(range(len(every)), key=counts.__getitem__)
+    kinds = kinds_of((*layers(model), *prediction_layers(model)))
+    held = {layer: layer_parameters(model, degrees, layer) for layer, _ in kinds}
+    largest, num_layers = max(held, key=held.__getitem__), sum(count for _, count in kinds)
     recomputed_at_once = 1
     if job.runtime.recompute_granularity == "full" and job.runtime.recompute_method == "uniform":
         recomputed_at_once = job.runtime.recompute_num_layers or 1
     ahead = int(overlaps_gathering(job, captured=False))
     return WholeWeights(
-        outside=parameters - sum(counts),
-        layer=counts[largest],
-        layer_shard=shard(job, counts[largest], expert_parameters(model, degrees, every[largest]), 1),
-        num_layers=len(every),
+        outside=parameters - sum(count * held[layer] for layer, count in kinds),
+        layer=held[largest],
+        layer_shard=shard(job, held[largest], expert_parameters(model, degrees, largest), 1),
+        num_layers=num_layers,
         weight=DTYPE_BYTES[job.precision.dtype],
         gradient=FP32 if job.precision.grad_reduce_in_fp32 else DTYPE_BYTES[job.precision.dtype],
-        gathered=min(len(every), recomputed_at_once + ahead),
+        gathered=min(num_layers, recomputed_at_once + ahead),
         overlaps=overlaps_reduction(job, captured=False),
     )

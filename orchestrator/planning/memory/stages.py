@@ -17,7 +17,7 @@ from orchestrator.planning.encoder_decoder import half_job
 from orchestrator.planning.layout import pipeline
 from orchestrator.planning.layout.chunk_layers import kinds_of
 from orchestrator.planning.memory.chunks import Activations, chunks_of_stages
-from orchestrator.planning.memory.layer import rank_shape, saved_by_layer
+from orchestrator.planning.memory.layer import core_kernels, rank_shape, saved_by_layer
 from orchestrator.planning.memory.non_torch_memory import MIB, NonTorchMemory, outside_the_allocator
 from orchestrator.planning.memory.optimizer_state import optimizer_state, shard
 from orchestrator.planning.memory.quantization import copies_of_weights
@@ -147,6 +147,9 @@ def _in_flight(stage: int, chunks: tuple[Activations, ...], job: JobSpec, stream
     """The warm-up decides, so more micro-batches change nothing. `stream`: bytes of a tensor between stages."""
     stages = job.parallelism.pipeline_model_parallel_size
     fullest = _most_in_flight(stage, stages, len(chunks), min(job.num_micro_batches, 3 * stages))
+    if len(fullest) == 1:
+        [held] = fullest
+        return _InFlight(held, held, _between(stage, stages, len(chunks), is_first=True))
     between = {held: _between(stage, stages, len(chunks), is_first=held == fullest[0]) for held in fullest}
     each = [chunk.saved for chunk in chunks]
     by_bytes = sorted(fullest, key=lambda held: sum(map(mul, each, held)) + between[held] * stream, reverse=True)
@@ -188,8 +191,8 @@ def offloaded_bytes(job: JobSpec, layers: Layers) -> int:
     count, sizes = job.runtime.cpu_offloading_num_layers or 0, rank_shape(job)
     if not count:
         return 0
-    kinds = kinds_of(layers_of(job.model))
-    whole = sum(each * saved_by_layer(job, layer, sizes, layers, selective=False) for layer, each in kinds)
+    kinds, kernels = kinds_of(layers_of(job.model)), core_kernels(job, layers, is_recomputed=False)
+    whole = sum(each * saved_by_layer(job, layer, sizes, kernels) for layer, each in kinds)
     return whole * count // job.model.num_layers
 
 

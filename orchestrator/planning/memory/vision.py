@@ -5,7 +5,7 @@ from __future__ import annotations
 from orchestrator.models.blocks.base import FP32, RankShape, norm_statistics
 from orchestrator.models.layers import layers as layers_of
 from orchestrator.planning.memory.chunks import Activations, of_layers
-from orchestrator.planning.memory.layer import rank_shape, saved_by_layer
+from orchestrator.planning.memory.layer import core_kernels, rank_shape, saved_by_layer
 from orchestrator.planning.vision import CHANNELS, encoder_job, projector_widths
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.sections.runtime import Layers
@@ -36,7 +36,8 @@ def _of_images(job: JobSpec, vision: VisionSpec, layers: Layers) -> Activations:
     projector = (_pooled if vision.kind.pools else _matrices)(job, own, vision, sizes)
     kept = numbers + projector.saved  # the images themselves
     if vision.freeze:
-        return Activations(kept, max(projector.backward, saved_by_layer(own, layer, sizes, layers, selective=False)))
+        made = saved_by_layer(own, layer, sizes, core_kernels(own, layers, is_recomputed=False))
+        return Activations(kept, max(projector.backward, made))
     # In the activations' format, for the matrix of patches; and the input of the norm before the layers or behind them.
     kept += numbers * sizes.width + sizes.stream + sizes.own_tokens * norm_statistics(own.model)
     encoder = of_layers(own, sizes, layers, ((layer, vision.num_layers),))

@@ -12,7 +12,6 @@ from orchestrator.planning.layout.chunk_layers import Shares
 from orchestrator.planning.time.adapters import launches as adapter_launches
 from orchestrator.planning.time.experts import launches as expert_launches
 from orchestrator.planning.time.kernels.attention import goes_round
-from orchestrator.planning.time.kernels.elementwise import rotates_at_once
 from orchestrator.planning.time.passes import Parts, Pass, add, layers_again
 from orchestrator.planning.time.setting import Setting
 
@@ -120,7 +119,7 @@ def _kernels(setting: Setting, shares: Shares) -> ForwardBackward:
 def _plain(setting: Setting) -> ForwardBackward:
     """Those of a dense layer that is trained whole."""
     kernels = setting.kernels
-    fewer = kernels.rotated_launches if rotates_at_once(setting) and not setting.device.is_cpu else None
+    fewer = kernels.rotated_launches if setting.rotates_at_once and not setting.device.is_cpu else None
     found = (fewer or kernels.launches).plus(setting.model.attention.more_launches(setting.model))
     return found.plus(residual_stream.more_launches(setting.model))
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from typing import Final, NamedTuple
 
 from orchestrator.kernel_selection.chunked_loss import tokens_of_chunk
@@ -170,8 +169,9 @@ def split(matrices: Iterable[Matrix], tp: int) -> list[Linear]:
     return [Linear(*each.split(tp), each.parallel == "column") for each in matrices]
 
 
-def linear_passes(setting: Setting, linears: Sequence[Linear], dtype: str) -> Pass:
-    """Linear layers that multiply in a format, with what tensor parallelism sends around them.
+def linear_passes(setting: Setting, linears: Sequence[Linear], dtype: str, *, overlaps: bool = True) -> Pass:
+    """Linear layers that multiply in a format, with what tensor parallelism sends around them. `overlaps`: whether they
+    are among those that do, where the layers overlap.
 
     megatron-core hides the backward pass's gathering of a column-parallel layer's input behind the gradient of that
     input, and the summing of that gradient behind the gradient of the weight. All else is waited for, or goes with its
@@ -179,7 +179,7 @@ def linear_passes(setting: Setting, linears: Sequence[Linear], dtype: str) -> Pa
     """
     group = group_of(setting.job, setting.device, setting.tp, 1)
     device, tokens = setting.device, setting.tokens
-    overlaps = setting.kernels.overlaps_tensor_parallel
+    overlaps = overlaps and setting.kernels.overlaps_tensor_parallel
     is_narrow = dtype in ELEMENT_BYTES
     in_pieces = overlaps and setting.kernels.sums_with_input_gradient
     forward = backward = sent_forward = sent_backward = 0.0
@@ -290,8 +290,7 @@ def output_pass(setting: Setting) -> Pass:
         return Pass({}, {})
     linear = Linear(setting.model.hidden_size, setting.padded_vocab / setting.tp, True)
     # It is megatron-core's own linear with any layers, and waits for what it reads.
-    alone = replace(setting, kernels=replace(setting.kernels, overlaps_tensor_parallel=False))
-    products = linear_passes(alone, [linear], setting.dtype)
+    products = linear_passes(setting, [linear], setting.dtype, overlaps=False)
     loss = loss_seconds(setting)
     forward, backward = {"loss": loss.forward}, {"loss": loss.backward}
     if setting.job.runtime.fused_linear_cross_entropy:  # its backward pass computes the logits again

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from orchestrator.kernel_selection.experts import joins_expert_mlp
+from orchestrator.kernel_selection.fused_kernels import rotates_projection
 from orchestrator.models.blocks.base import Matrix, RankShape, RoutedTokens
 from orchestrator.models.blocks.block import Block
 from orchestrator.planning.hardware.devices import Device
@@ -66,6 +67,11 @@ class Setting:
     def joins_experts(self) -> bool:
         """Whether kernels of the runtime's compute experts from the first product to the last."""
         return self.kernels.own_experts and joins_expert_mlp(self.job, self.kernels.layers)
+
+    @cached_property
+    def rotates_at_once(self) -> bool:
+        """Whether one kernel rotates queries and keys as their projection left them."""
+        return self.kernels.projection is not None and rotates_projection(self.job, self.kernels.layers)
 
     @property
     def expert_products(self) -> str:

@@ -200,8 +200,8 @@ def _chunk(setting: Setting, layer: Pass, kinds: Kinds, accumulation: float, fir
         setting, Pass(scale(layer.forward, layers), add(scale(layer.backward, layers), again)), layers
     )
     each = [plain, *([embedding_pass(setting)] if first else []), *([output_pass(setting)] if last else [])]
-    if last:  # each further token is embedded, and has scores and a loss
-        each += [embedding_pass(setting), output_pass(setting)] * len(prediction_layers(setting.model))
+    if last and (further := len(prediction_layers(setting.model))):  # each token is embedded, has scores and a loss
+        each += [embedding_pass(setting), output_pass(setting)] * further
     images = images_of(setting) if first else None
     each += [images.passes] if images else []
     backward = add(*(one.backward for one in each), {"memory_bound": accumulation})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -73,16 +73,30 @@ RULES: tuple[Rule, ...] = (
 )
 
 
-def refusals(job: JobSections) -> Iterator[Problem]:
+def refusals(job: JobSections, rules: Iterable[Rule] = RULES) -> Iterator[Problem]:
     """What is wrong with a job or with the known part of one, one by one; without the values that would do instead.
     A problem that has no code of its own has the name of its rule.
     """
-    for rule in RULES:
+    for rule in rules:
         try:
             for problem in rule(job):  # one by one: what came before an unknown field counts
                 yield problem if problem.code is not None else replace(problem, code=rule.__name__)
         except Unavailable:
             continue
+
+
+def undecided(job: JobSections) -> tuple[Rule, ...]:
+    """The rules that refuse the known part of a job, or read what is not known: all others have nothing against the job
+    whatever that is.
+    """
+    return tuple(rule for rule in RULES if not _passes(job, rule))
+
+
+def _passes(job: JobSections, rule: Rule) -> bool:
+    try:
+        return next(rule(job), None) is None
+    except Unavailable:
+        return False
 
 
 def check(job: JobSections) -> list[Problem]:

@@ -26,9 +26,11 @@ class Change:
     reason: str
 
 
-def diff_jobs(old: JobSpec, new: JobSpec) -> list[Change]:
-    """The differences in the order of the schema; empty for equal jobs."""
-    changes = list(_field_changes(old, new))
+def diff_fields(old: JobSpec, new: JobSpec, *, experts_change_format: bool) -> list[Change]:
+    """The differences in the order of the schema; empty for equal jobs. `experts_change_format`: what
+    `kernel_selection.changes.diff_jobs` finds of their kernels.
+    """
+    changes = list(_field_changes(old, new, experts_change_format))
     if old.global_batch_size != new.global_batch_size and not any(
         change.path == "batch.global_batch_size" for change in changes
     ):
@@ -36,19 +38,20 @@ def diff_jobs(old: JobSpec, new: JobSpec) -> list[Change]:
         sizes = old.global_batch_size, new.global_batch_size
         changes.append(Change("batch.global_batch_size", *sizes, "trajectory", reason))
     if not any(change.path == _REPLICAS for change in changes):
-        meaning, counts = on_resume(_REPLICAS).judge(old, new), (old.data_parallel_size, new.data_parallel_size)
+        meaning = on_resume(_REPLICAS).judge(old, new, experts_change_format)
+        counts = old.data_parallel_size, new.data_parallel_size
         if meaning.kind != "safe":
             reason = f"DP follows from the processes and the other degrees: {meaning.reason}"
             changes.append(Change(_REPLICAS, *counts, meaning.kind, reason))
     return changes
 
 
-def _field_changes(old: JobSpec, new: JobSpec) -> Iterator[Change]:
+def _field_changes(old: JobSpec, new: JobSpec, experts_change_format: bool) -> Iterator[Change]:
     for path in leaf_paths():
         before, after = _value(old, path), _value(new, path)
         if before == after:
             continue
-        meaning = on_resume(path).judge(old, new)
+        meaning = on_resume(path).judge(old, new, experts_change_format)
         yield Change(path, _plain(before), _plain(after), meaning.kind, meaning.reason)
 
 

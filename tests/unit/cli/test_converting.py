@@ -13,10 +13,10 @@ from orchestrator.cli.models import megatron, reshape
 from orchestrator.cli.models.conversion import alone
 from orchestrator.data.indexed_dataset.locking import locked
 from orchestrator.errors import UserError
+from orchestrator.kernel_selection.changes import diff_jobs
 from orchestrator.run_directory.rundir import RunDir
 from orchestrator.self_contained_checkpoints import Weights
 from orchestrator.spec.loading import LoadedJob, dump_resolved, load_text
-from orchestrator.spec.schema.diff import diff_jobs
 
 
 def loaded() -> LoadedJob:

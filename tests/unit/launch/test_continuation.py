@@ -15,6 +15,7 @@ import pytest
 from support.event_log import append_event, lines_of
 from support.refused import refused
 
+from orchestrator.kernel_selection.changes import diff_jobs
 from orchestrator.launch.continuation import find_continuation, with_unwritten
 from orchestrator.launch.runs import add_generation, all_runs, create_run, find_run
 from orchestrator.run_directory.checkpoints.commit_markers import write_commit
@@ -22,7 +23,6 @@ from orchestrator.run_directory.lease import Lease
 from orchestrator.run_directory.rundir import RunDir
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import load_resolved, load_text
-from orchestrator.spec.schema.diff import diff_jobs
 
 MakeJob = Callable[..., JobSpec]
 Orchestrator = Callable[..., tuple[int, str, str]]

@@ -8,6 +8,7 @@ import pytest
 from support.problems import codes
 from support.this_machine import Libraries
 
+from orchestrator.kernel_selection.changes import diff_jobs
 from orchestrator.kernel_selection.layers import layers_there
 from orchestrator.models.blocks.base import Degrees
 from orchestrator.planning.estimates import machine_of
@@ -24,7 +25,6 @@ from orchestrator.planning.parameters.trainable import (
 from orchestrator.planning.time import StepTime, estimate_time
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.rules import check
-from orchestrator.spec.schema.diff import diff_jobs
 
 WIDE = {"num_layers": 4, "hidden_size": 256, "num_attention_heads": 8, "seq_length": 32, "vocab_size": 300}
 

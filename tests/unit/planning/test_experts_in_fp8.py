@@ -7,7 +7,13 @@ from typing import Any
 
 import pytest
 
-from orchestrator.kernel_selection.experts import is_large_product, joins_expert_mlp, multiplies_in_one_kernel
+from orchestrator.kernel_selection.changes import diff_jobs
+from orchestrator.kernel_selection.experts import (
+    LARGE_PRODUCT,
+    is_large_product,
+    joins_expert_mlp,
+    multiplies_in_one_kernel,
+)
 from orchestrator.migration.to_megatron import to_megatron
 from orchestrator.models.layers import layers as layers_of
 from orchestrator.planning.hardware import device_named
@@ -18,9 +24,7 @@ from orchestrator.planning.time.setting import setting_of
 from orchestrator.planning.time.step import estimate_with
 from orchestrator.planning.vocabulary import vocabulary
 from orchestrator.spec.job import JobSpec
-from orchestrator.spec.job_sections import LARGE_PRODUCT
 from orchestrator.spec.loading import load_text
-from orchestrator.spec.schema.diff import diff_jobs
 from orchestrator.spec.sections.launch import GROUPED_PRODUCTS
 
 TE = "transformer_engine"

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from orchestrator.spec.schema.diff import diff_jobs, on_resume
+from orchestrator.kernel_selection.changes import diff_jobs
+from orchestrator.spec.schema.diff import on_resume
 from orchestrator.spec.schema.shape import leaf_paths
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from orchestrator.kernel_selection.changes import diff_jobs
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import load_text
 from orchestrator.spec.pretrained import other_network
-from orchestrator.spec.schema.diff import diff_jobs
 
 SECTIONS = "batch: {micro_batch_size: 1, num_micro_batches: 8}, data: {random_tokens: true}, optimizer: {lr: 1e-4}"
 QWEN, LLAVA = "qwen2.5-vl-3b", "llava1.5-7b"

@@ -91,7 +91,7 @@ def test_the_search_finds_the_best_of_all_layouts(task: tuple[Space, PlanEstimat
 def _fastest_of_all(space: Space, estimates: PlanEstimates) -> float | None:
     """Seconds of a step; None where nothing fits."""
     usable = (estimates.memory_bytes or 0) * TIGHT
-    jobs = (with_layout(space.job, layout) for layout in everything(space))
+    jobs = (estimates.settled(with_layout(space.job, layout)) for layout in everything(space))
     fitting = (job for job in jobs if estimates.memory(job).device_bytes <= usable)
     return min((estimates.time(job).step_seconds for job in fitting), default=None)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from orchestrator.kernel_selection.fused_kernels import lacks_tuned_norm, normalizes_in_kernels, rotates_projection
+from orchestrator.kernel_selection.fused_kernels import lacks_tuned_norm, normalizes_in_kernels
 from orchestrator.models.blocks.base import NOTHING, CoreWork, ForwardBackward
 from orchestrator.models.blocks.residual_stream import time as residual_stream
 from orchestrator.models.layers import Layer
@@ -18,11 +18,12 @@ def layer_seconds(setting: Setting, layer: Layer, branches: int | None = None) -
     gate = fitted.gated if model.is_gated else kernels.gelu if model.activation == "gelu" else fitted.activation
     hidden = setting.own_tokens * model.hidden_size
     moved, biased, behind = NOTHING.plus(_branch(setting), (branches or len(layer)) * hidden), 0.0, 0.0
+    work = _core_work(setting)
     for block in layer:
         matrices = block.parameters.matrices(model)
         columns = (each for each in matrices if each.parallel == "column" and each.has_bias)
         biased += sum(setting.rows(each) * setting.part(each)[1] for each in columns)
-        moved = moved.plus(block.moved(model, _core_work(setting)))
+        moved = moved.plus(block.moved(model, work))
         behind += 2 * hidden if block.counts_mlp else 0.0
         if block.has_activation:
             inner = sum(setting.rows(each) * setting.part(each)[0] for each in matrices if each.parallel == "row")
@@ -37,14 +38,8 @@ def _core_work(setting: Setting) -> CoreWork:
     norm = norm_accesses(setting, setting.model.head_dim if setting.model.qk_layernorm_scope == "head" else None)
     is_fused = setting.dtype != "fp32" and not attends_to_a_mask(setting)
     return CoreWork(
-        setting.tokens, setting.tp, setting.cp, setting.kernels, norm, rotates_at_once(setting), is_fused=is_fused
+        setting.tokens, setting.tp, setting.cp, setting.kernels, norm, setting.rotates_at_once, is_fused=is_fused
     )
-
-
-def rotates_at_once(setting: Setting) -> bool:
-    """Whether one kernel rotates queries and keys as their projection left them."""
-    kernels = setting.kernels
-    return kernels.projection is not None and rotates_projection(setting.job, kernels.layers)
 
 
 def branch_seconds(setting: Setting) -> ForwardBackward:

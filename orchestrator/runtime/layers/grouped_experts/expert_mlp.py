@@ -13,12 +13,11 @@ from typing import Any, NamedTuple
 import torch
 from megatron.core.transformer.moe.experts import TEGroupedMLP
 
-from orchestrator.kernel_selection.experts import Gate, gate_of, joins_expert_mlp
+from orchestrator.kernel_selection.experts import LARGE_PRODUCT, Gate, gate_of, joins_expert_mlp
 from orchestrator.runtime.layers.config import LayerConfig
 from orchestrator.runtime.layers.weight_gradient import accumulate, nothing_to_add
 from orchestrator.runtime.triton_kernels.loading import kernels
 from orchestrator.spec.job import JobSpec
-from orchestrator.spec.job_sections import LARGE_PRODUCT
 from orchestrator.spec.sections.launch import GROUPED_PRODUCTS
 from orchestrator.spec.sections.runtime import Layers
 

@@ -18,10 +18,10 @@ from orchestrator.errors import UserError
 from orchestrator.executors.ssh.host import Launcher
 from orchestrator.executors.ssh.messages import Ready, line_of, read_message, read_ready, ready_line
 from orchestrator.launch.hosts import hosts_of
+from orchestrator.planning.layout.elastic import node_counts, on_nodes
 from orchestrator.run_directory.exits.classification import LogMarks, classify
 from orchestrator.run_directory.exits.host_failures import HostFailure, read_host_failure, write_host_failure
 from orchestrator.run_directory.rundir import RunDir
-from orchestrator.spec.elastic import node_counts, on_nodes
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import load_text
 from orchestrator.spec.sections.launch import LaunchSpec

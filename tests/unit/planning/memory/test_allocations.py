@@ -15,7 +15,7 @@ from support.limits import set_limits
 
 from orchestrator.models.layers import layers
 from orchestrator.planning.memory import stages
-from orchestrator.planning.memory.layer import rank_shape, saved_by_layer
+from orchestrator.planning.memory.layer import core_kernels, rank_shape, saved_by_layer
 from orchestrator.spec.job import JobSpec
 
 HERE = Path(__file__).parent
@@ -355,7 +355,7 @@ def test_a_layer_keeps_exactly_what_is_counted(name: str, make_job: MakeJob, cou
         expected = sizes.stream
     else:
         attention = "core_attn" in job.runtime.recomputed_modules
-        expected = saved_by_layer(job, layers(job.model)[0], sizes, "torch", selective=attention)
+        expected = saved_by_layer(job, layers(job.model)[0], sizes, core_kernels(job, "torch", is_recomputed=attention))
     # The dispatcher of a layer with experts holds on to its last map, beside what is saved for a backward pass.
     beside = 8 * sizes.tokens * (job.model.num_experts or 0)
     assert expected <= counted["layer", name][0]["layer"] <= expected + beside
@@ -366,7 +366,7 @@ def test_a_layer_with_experts_keeps_what_is_counted(name: str, make_job: MakeJob
     """Within what the router keeps per token and expert, which is counted rounded up."""
     job = job_of(make_job, WITH_EXPERTS[name])
     sizes = rank_shape(job)
-    expected = saved_by_layer(job, layers(job.model)[0], sizes, "torch", selective=False)
+    expected = saved_by_layer(job, layers(job.model)[0], sizes, core_kernels(job, "torch", is_recomputed=False))
     assert expected == pytest.approx(counted["layer", name][0]["layer"], rel=0.01)
 
 

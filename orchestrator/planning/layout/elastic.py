@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from orchestrator.errors import SpecError, UserError
+from orchestrator.kernel_selection.changes import diff_jobs
 from orchestrator.spec.job import JobSpec
-from orchestrator.spec.schema.diff import diff_jobs
 
 
 def on_nodes(job: JobSpec, nodes: int) -> JobSpec:
