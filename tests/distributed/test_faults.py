@@ -97,7 +97,6 @@ def test_a_damaged_checkpoint_takes_no_whole_ones_place(ranks: Ranks, tmp_path: 
             "places",
             schedule={"train_iters": iteration},
             checkpoint={"save_interval": 2, "keep_last": 2},
-            parallelism=TWO,
         )
 
     def kept(run: RunDir) -> list[int]:
