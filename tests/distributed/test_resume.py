@@ -38,7 +38,7 @@ STEPS = 9
 SAVE_INTERVAL = 3
 HELD_AT = STEPS - STEPS_UNTIL_A_STOP - 1
 """A run goes no further until it is ended, and then not to its last step."""
-DROPOUT = {"num_layers": 2, "hidden_dropout": 0.1, "attention_dropout": 0.1}
+DROPOUT = {"num_layers": 1, "hidden_dropout": 0.1, "attention_dropout": 0.1}
 SHORT: dict[str, Any] = {
     "batch": {"micro_batch_size": 4},
     "schedule": {"train_iters": STEPS},
@@ -57,8 +57,8 @@ def step_to_end_at() -> int:
     return random_step(SAVE_INTERVAL + 1, HELD_AT - 1)
 
 
-MANY_STEPS = 44
-"""Enough for six ends of one run, each after a checkpoint of its own and none near the last step."""
+MANY_STEPS = 37
+"""Enough for five ends of one run, each after a checkpoint of its own and none near the last step."""
 
 
 def test_generators_of_another_device_are_not_restored(ranks: Ranks, tmp_path: Path) -> None:
@@ -89,8 +89,7 @@ def text_job(real_text: list[str]) -> JobSpec:
         "text",
         model={**DROPOUT, "vocab_size": None},
         data={"random_tokens": False, "blend": [{"path": path} for path in real_text], "split": "90,10,0"},
-        parallelism=layout(tp=2),
-        batch={"micro_batch_size": 8},
+        parallelism=layout(dp=2),
         optimizer={"lr": 5e-3},
         schedule={"train_iters": MANY_STEPS},
     )
@@ -139,10 +138,9 @@ ENDS = [
     End(the_launcher, signal.SIGKILL, None, True, real=False),
     End(the_launcher, signal.SIGTERM, "stopped", True, real=False),
     End(torchrun_and_all_ranks, signal.SIGKILL, "killed", False, real=False),
-    End(the_launcher, signal.SIGINT, "stopped", True, real=False),
     End(torchrun, signal.SIGKILL, "killed", True),  # the store by which its ranks have met is in it
 ]
-"""SIGUSR1, which the launcher takes as it takes these, is in tests/unit/launch/test_local.py."""
+"""SIGINT and SIGUSR1, which the launcher takes as it takes SIGTERM, are in tests/unit/launch/test_local.py."""
 
 
 def test_same_layout_is_bitwise(
@@ -197,16 +195,8 @@ def start_and_end(orchestrator: CommandLine, command: list[str | Path], end: End
 
 LEG = 2
 """Steps until another layout goes on."""
-WAY = [
-    layout(dp=2),
-    layout(tp=2, sequence_parallel=True),
-    layout(pp=2),
-    layout(tp=2),
-    layout(dp=2),
-    layout(),
-    layout(pp=2),
-]
-"""Layouts of four ranks are in test_reshape.py."""
+WAY = [layout(dp=2), layout(tp=2, sequence_parallel=True), layout(pp=2), layout(), layout(dp=2)]
+"""Each of them saves, and each goes on from another's. Layouts of four ranks are in test_reshape.py."""
 
 
 def test_other_layouts_agree(ranks: Ranks, tmp_path: Path) -> None:
@@ -226,48 +216,39 @@ def test_other_layouts_agree(ranks: Ranks, tmp_path: Path) -> None:
     assert [event["iteration"] for event in events(run, "resumed")] == [LEG * leg for leg in range(1, len(WAY))]
 
 
+RECOMPUTED = {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1}
 VARIANTS: dict[str, dict[str, Any]] = {
-    "ramp-up": {
+    "ramp-up-in-bf16": {  # one micro-batch on each rank, and then up to four, whose gradients add up
+        "precision": {"dtype": "bf16"},
         "batch": {"micro_batch_size": 2, "global_batch_size": 16, "rampup_batch_size": [4, 4, 60]},
         "parallelism": layout(dp=2),
     },
-    "synchronous-save": {"checkpoint": {**SHORT["checkpoint"], "async_save": False}, "parallelism": layout(pp=2)},
     "saves-that-overlap": {
         "checkpoint": {"save_interval": 1},
         "parallelism": layout(tp=2),
         "batch": {"micro_batch_size": 8},
     },
-    "bf16": {  # two micro-batches on each rank: their gradients add up
-        "precision": {"dtype": "bf16"},
-        "parallelism": layout(dp=2),
-        "batch": {"micro_batch_size": 2},
-    },
     "bf16-plain-optimizer": {"precision": {"dtype": "bf16"}, "parallelism": layout(use_distributed_optimizer=False)},
-    "latents": {
+    "latents-sequence-parallel-and-recomputed": {
         "model": {**FAMILIES["latent"], **DROPOUT, "attention_dropout": 0.1},
         "parallelism": layout(tp=2, sequence_parallel=True),
         "batch": {"micro_batch_size": 8},
+        "runtime": RECOMPUTED,
     },
-    "interleaved": {"model": {**DROPOUT, "num_layers": 4}, "parallelism": layout(pp=2, vp=2)},
-    "sequence-parallel-and-full-recompute": {
-        "runtime": {
-            "recompute_granularity": "full",
-            "recompute_method": "uniform",
-            "recompute_num_layers": 1,
-        },
-        "parallelism": layout(tp=2, sequence_parallel=True),
-        "batch": {"micro_batch_size": 8},
+    "interleaved-with-synchronous-saves": {
+        "model": {**DROPOUT, "num_layers": 4},
+        "parallelism": layout(pp=2, vp=2),
+        "checkpoint": {**SHORT["checkpoint"], "async_save": False},
     },
 }
 
 
 ENDS_OF_RANKS: dict[str, tuple[signal.Signals, bool]] = {
     # the signal, and whether every rank gets it
-    "ramp-up": (signal.SIGKILL, False),
-    "synchronous-save": (signal.SIGTERM, False),
-    "bf16": (signal.SIGTERM, True),
+    "ramp-up-in-bf16": (signal.SIGTERM, True),
     "bf16-plain-optimizer": (signal.SIGUSR1, False),
-    "latents": (signal.SIGINT, True),
+    "latents-sequence-parallel-and-recomputed": (signal.SIGINT, True),
+    "interleaved-with-synchronous-saves": (signal.SIGTERM, False),
 }
 """Of variants; every rank of the others is killed."""
 
