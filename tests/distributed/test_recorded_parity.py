@@ -43,8 +43,8 @@ def trained(
         for flag in ("--data-path ", "--vocab-file "):
             script = script.replace(flag, f"{flag}{folder}/")
         written.write_text(job_text(migrate_script(script, "pretrain.sh")))
-        ours = ["tracking.mlflow=false", "data.cache_dir=null", "checkpoint.save_interval=null"]
-        jobs[kind] = load_job([written], ours).job
+        saves_nothing = ["checkpoint.save_interval=null", "checkpoint.keep_every=null"]
+        jobs[kind] = load_job([written], ["tracking.mlflow=false", "data.cache_dir=null", *saves_nothing]).job
     return TrainedTogether(ranks, tmp_path_factory.mktemp("runs"), jobs, UNSAVED)
 
 
