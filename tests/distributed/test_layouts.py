@@ -101,7 +101,8 @@ def trained(
     for name in selected(request, "name"):
         split = SPLITS.get(name, layout(tp=2, sequence_parallel=True))
         for place, parallelism in (("one", {}), ("two", split)):
-            sections = {"batch": {"micro_batch_size": 4}, "schedule": {"train_iters": 2, "lr_warmup_iters": 0}}
+            micro = 8 // max(split["pipeline_model_parallel_size"], split["data_parallel_size"])
+            sections = {"batch": {"micro_batch_size": micro}, "schedule": {"train_iters": 2, "lr_warmup_iters": 0}}
             if name == "delta":  # of gradients that are nearly 0, Adam makes updates as large as their rounding says
                 sections["optimizer"] = {"lr": 1e-3, "adam_eps": 1e-6}
             jobs[name, place] = tiny_job(place, model=VARIANTS[name], parallelism=parallelism, **sections)

@@ -45,13 +45,14 @@ def of_preset(name: str) -> JobSpec:
     by_layer = {
         field: value[:count]
         for field, value in whole
-        if isinstance(value, str | list | tuple) and len(value) == len(kinds) > count and field != "preset"
+        if (isinstance(value, list | tuple) or (field == "hybrid_override_pattern" and value))
+        and len(value) == len(kinds) > count
     }
     sections["model"] = {**model, "num_layers": count, **by_layer}
     return load_text(json.dumps(sections)).job
 
 
-FEWEST = 6
+FEWEST = 2
 """Layers of a preset that are built at least."""
 PRESETS = {f"preset-{name}": of_preset(name) for name in preset_names()}
 MTP = {
