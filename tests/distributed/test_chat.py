@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from support.chats import MEASURED, conversations
 from support.faults import UNSAVED, WEIGHTS_ALONE, Ranks
-from support.trained_together import TrainedTogether, selected
+from support.trained_together import ResumedTogether, TrainedTogether, selected
 from support.training import events, layout, losses, make_run, tiny_job, values
 
 from orchestrator.run_directory.rundir import RunDir
@@ -154,11 +154,8 @@ def test_it_resumes_bitwise(ranks: Ranks, tmp_path: Path, chats: str, source: Ru
         "parallelism": layout(tp=2, sequence_parallel=True),
         "model": {"hidden_dropout": 0.1, "attention_dropout": 0.1},
     }
-    job = chat_job("resumed", chats, source, **sections)
-    whole = ranks.losses_of(job, tmp_path / "whole")
-    run = make_run(tmp_path, chat_job("resumed", chats, source, STEPS // 2, **sections))
-    ranks.must_train(run, job)
-    make_run(tmp_path, job)
-    ranks.must_train(run, job, launch_id="second")
-    assert losses(run) == whole
-    assert len(whole) == STEPS
+    whole, half = (chat_job("resumed", chats, source, steps, **sections) for steps in (STEPS, STEPS // 2))
+    trained = TrainedTogether(ranks, tmp_path, {"whole": whole, "half": half})
+    resumed = ResumedTogether(ranks, trained, {"half": whole})["half"]
+    assert losses(resumed) == losses(trained["whole"])
+    assert len(losses(resumed)) == STEPS

@@ -11,6 +11,7 @@ import pytest
 from megatron.core import dist_checkpointing
 from support.counting import COUNTED
 from support.faults import UNSAVED, WEIGHTS_ALONE, Ranks
+from support.trained_together import ResumedTogether, TrainedTogether
 from support.training import events, layout, losses, make_run, tiny_job, values
 
 from orchestrator.planning.flops import model_flops
@@ -149,13 +150,12 @@ def test_full_recomputation_and_dropout_resume_bitwise(ranks: Ranks, tmp_path: P
     sections = {"parallelism": layout(tp=2, sequence_parallel=True), "runtime": recompute}
     lora = {"lora_dropout": 0.2, "target_modules": ["linear_proj", "linear_fc1"]}
     job = adapted("resumed", source, lora=lora, **sections)
-    whole = ranks.losses_of(job, tmp_path / "whole")
-    run = make_run(tmp_path, adapted("resumed", source, steps=1, lora=lora, **sections))
-    ranks.must_train(run, job)
-    make_run(tmp_path, job)
-    ranks.must_train(run, job, launch_id="second")
-    assert losses(run) == whole
-    plain = ranks.losses_of(
-        adapted("plain", source, lora={**lora, "lora_dropout": 0.0}, **sections), tmp_path / "plain"
-    )
+    jobs = {
+        "whole": job,
+        "first": adapted("resumed", source, steps=1, lora=lora, **sections),
+        "plain": adapted("plain", source, lora={**lora, "lora_dropout": 0.0}, **sections),
+    }
+    trained = TrainedTogether(ranks, tmp_path, jobs)
+    whole, plain = (losses(trained[name]) for name in ("whole", "plain"))
+    assert losses(ResumedTogether(ranks, trained, {"first": job})["first"]) == whole
     assert plain != whole
