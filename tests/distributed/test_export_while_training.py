@@ -131,7 +131,7 @@ def test_an_export_ends_with_its_training_and_the_next_start_makes_it(
     run = make_run(tmp_path / "runs", job)
     (stand_in / "hold").touch()
     # The training must not be over, nor take the exporter's processor, before that is there.
-    env = {"PYTHONPATH": str(stand_in), "STEP_SECONDS": "0.5"}
+    env = {"PYTHONPATH": str(stand_in), "STEP_SECONDS": "2"}
     options: dict[str, Any] = {"inject": stand_in / "inject.py", "env": env}
     started = ranks.start(run, job, **options)
     wait_until(lambda: held(stand_in) or started.poll() is not None, f"an export:\n{logs(run)}")
@@ -146,7 +146,7 @@ def test_an_export_ends_with_its_training_and_the_next_start_makes_it(
     assert exporter["nice"] == os.nice(0) + 10
     assert (exports(run), hidden(run)) == ([], [])
     options = forked(ranks, stand_in)
-    options["env"]["STEP_SECONDS"] = env["STEP_SECONDS"]
+    options["env"]["STEP_SECONDS"] = "0.5"
     again = ranks.start(run, job, **options)
     wait_until(lambda: len(held(stand_in)) > 1 or again.poll() is not None, f"another export:\n{logs(run)}")
     assert len(hidden(run)) == 1
@@ -203,5 +203,5 @@ def test_a_failed_export_leaves_the_training_alone(ranks: Ranks, stand_in: Path,
     assert hidden(run) == []
     # The next start makes up for it, although there is nothing left to train.
     (stand_in / "full").unlink()
-    ranks.must_train(run, job)
+    ranks.must_train(run, job, **forked(ranks, stand_in))
     assert exports(run) == [2]

@@ -160,7 +160,12 @@ class Reference:
 
 
 def spec_shares(spec: Spec) -> list[float]:
-    weights = np.array([weight for _, weight in spec.blend])
+    return shares_of(tuple(weight for _, weight in spec.blend))
+
+
+@functools.cache
+def shares_of(given: tuple[float, ...]) -> list[float]:
+    weights = np.array(given)
     weights = weights / weights.sum()
     return list(weights / weights.sum())
 
@@ -201,8 +206,9 @@ def train(run: RunDir, spec: Spec, folder: Path, truth: Reference, commit: Commi
         iter(MicroBatchSampler(schedule, state.consumed_samples, schedule.train_samples, replica))
         for replica in range(spec.replicas)
     ]
+    end = job_samples(spec) if spec.unit == "train_iters" else 0
     goal = {
-        "train_iters": lambda: truth.samples >= job_samples(spec),
+        "train_iters": lambda: truth.samples >= end,
         "train_samples": lambda: truth.samples >= spec.length,
         "train_tokens": lambda: truth.tokens >= spec.length,
     }[spec.unit]

@@ -11,7 +11,7 @@ import pytest
 import torch
 from support.faults import UNSAVED, Ranks
 from support.trained_together import TrainedTogether
-from support.training import four_layer_job, values
+from support.training import four_layer_job, tiny_job, values
 
 from orchestrator.planning.blend import samples_needed
 from orchestrator.planning.training_schedule.batch import BatchSchedule
@@ -80,10 +80,10 @@ EVALUATED: list[tuple[dict[str, Any], list[int]]] = [
 @pytest.fixture(scope="module")
 def trained(ranks: Ranks, tmp_path_factory: pytest.TempPathFactory) -> TrainedTogether[str]:
     """By what they say of evaluations."""
-    jobs = {str(each): four_layer_job("job", **STILL, evaluation=each) for each in (NEXT, TOGETHER)}
+    jobs = {str(each): tiny_job("job", **STILL, evaluation=each) for each in (NEXT, TOGETHER)}
     more = {"batch": {"micro_batch_size": 8}, "schedule": {"train_iters": 5}}
     for each, _ in EVALUATED:
-        jobs[str(each)] = four_layer_job("job", **more, evaluation={"eval_iters": 1, **each})
+        jobs[str(each)] = tiny_job("job", **more, evaluation={"eval_iters": 1, **each})
     return TrainedTogether(ranks, tmp_path_factory.mktemp("trained"), jobs, inject=UNSAVED)
 
 
