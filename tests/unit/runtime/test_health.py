@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -15,7 +16,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from support.faults import wait_until
+from support.faults import Ranks, wait_until
 from support.ranks import free_port
 from support.training import four_layer_job, make_run
 
@@ -60,8 +61,11 @@ class Checked:
 
 
 @pytest.fixture(scope="module")
-def program() -> Iterator[subprocess.Popen[str]]:
-    with subprocess.Popen([sys.executable, str(PROGRAM)], stdin=subprocess.PIPE, text=True) as process:
+def program(ranks: Ranks) -> Iterator[subprocess.Popen[str]]:
+    """Forked where torch has been imported."""
+    environment = {**os.environ, **ranks.for_commands(PROGRAM.parent)}
+    command = [sys.executable, "-m", PROGRAM.stem]
+    with subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, text=True) as process:
         yield process
 
 
