@@ -31,7 +31,7 @@ print(os.environ["CUDNN_HOME"], *(name in loaded for name in names))
 
 FORKS = """
 import json, os, sys, traceback
-import torch
+import torch.distributed._tensor
 for line in sys.stdin:
     asked = json.loads(line)
     reading, writing = os.pipe()
@@ -53,7 +53,9 @@ for line in sys.stdin:
         print(json.dumps(said.read()), flush=True)
     os.wait()
 """
-"""A process that has imported torch and nothing of ours, and forks for each line that asks for a program."""
+"""A process that has imported torch and what megatron-core would of it, and nothing of ours, and forks for each line
+that asks for a program.
+"""
 
 Printed = Callable[..., str]
 
