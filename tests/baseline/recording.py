@@ -24,6 +24,7 @@ from baseline.jobs import RecordedJob
 from orchestrator.cli.main import main
 from orchestrator.run_directory.checkpoints.commit_markers import committed
 from orchestrator.run_directory.rundir import RunDir, read_lines
+from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import load_job
 
 RECORDED = Path(__file__).parent / "recorded"
@@ -78,10 +79,26 @@ def answer(words: Sequence[str], folder: Path) -> dict[str, Any]:
 
 def training(job: RecordedJob, ranks: Ranks, folder: Path) -> dict[str, Any]:
     """What its ten steps measured and saved."""
-    spec = load_job([folder / job.file], job.overrides).job
-    before = folder / f"{job.name}.py"
-    before.write_text(f"import os\nos.chdir({str(folder)!r})\n{STUB if job.family == 'hybrid' else ''}")
-    run = ranks.must_train(make_run(folder / "trained", spec), spec, inject=before)
+    spec = spec_of(job, folder)
+    run = ranks.must_train(make_run(folder / "trained", spec), spec, inject=before(job, folder))
+    return found_in(run)
+
+
+def spec_of(job: RecordedJob, folder: Path) -> JobSpec:
+    """As it is trained on the CPU."""
+    return load_job([folder / job.file], job.overrides).job
+
+
+def before(job: RecordedJob, folder: Path) -> Path:
+    """A file of what its ranks execute first."""
+    stub = STUB if job.family == "hybrid" else ""
+    path = folder / ("before-hybrid.py" if stub else "before.py")
+    path.write_text(f"import os\nos.chdir({str(folder)!r})\n{stub}")
+    return path
+
+
+def found_in(run: RunDir) -> dict[str, Any]:
+    """What is recorded of a training."""
     return {"steps": measured(run), "saved": saved(run)}
 
 
