@@ -75,11 +75,13 @@ def test_recomputation(name: str, trained: TrainedTogether[str], reference: RunD
     assert started["parameters"] == first.parameters
 
 
-def stopped_and_resumed(before: JobSpec, after: JobSpec, ranks: Ranks, folder: Path) -> RunDir:
-    """A run that is asked to stop before its first step, and goes on as `after` from the checkpoint that it leaves."""
+def stopped_and_resumed(before: JobSpec, after: JobSpec, ranks: Ranks, folder: Path, *others: RunDir) -> RunDir:
+    """A run that is asked to stop before its first step, and goes on as `after` from the checkpoint that it leaves.
+    `others` are trained in the processes of its first start.
+    """
     run = make_run(folder, before)
     run.stop_file.write_text('{"by": "the test"}')
-    ranks.must_train(run, before)
+    ranks.train_several([*others, run], before.world_size)
     assert 0 < max(losses(run)) < STEPS
     run.stop_file.unlink()
     make_run(folder, after)
@@ -95,9 +97,10 @@ def test_resumption_is_bitwise_and_generates_nothing(
         "data": {**bert_job("data", real_sentences).data.model_dump(), "bert_order": "next_sentence"},
     }
     job = bert_job("bitwise", real_sentences, **sections)
-    whole = ranks.losses_of(job, tmp_path / "whole")
-    run = stopped_and_resumed(job, job, ranks, tmp_path / "runs")
-    assert losses(run) == whole
+    whole = make_run(tmp_path / "whole", job)
+    run = stopped_and_resumed(job, job, ranks, tmp_path / "runs", whole)
+    assert losses(run) == losses(whole)
+    assert len(losses(whole)) == STEPS
     said = orchestrator("generate", run.path, "--prompt", "x")
     assert said.code == 2
     assert "BERT predicts masked tokens" in said.err

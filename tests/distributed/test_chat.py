@@ -91,39 +91,40 @@ def test_a_conversation_has_the_same_loss_alone_and_among_others(
         assert packed == pytest.approx(alone, rel=1e-5)
 
 
-def test_every_layout_learns_the_same(ranks: Ranks, tmp_path: Path, chats: str) -> None:
-    recompute = {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1}
+RECOMPUTED = {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1}
+LAYOUTS: dict[str, dict[str, Any]] = {
+    "tp2-sp": {"parallelism": layout(tp=2, sequence_parallel=True)},
+    "pp2-dp2": {
+        **{"parallelism": layout(pp=2, dp=2), "batch": {"micro_batch_size": 1}},
+        "runtime": {"recompute_granularity": "selective"},
+    },
+    "tp2-pp2-vp2": {"parallelism": layout(tp=2, pp=2, vp=2), "runtime": RECOMPUTED},
+}
+
+
+@pytest.fixture(scope="module")
+def spread(ranks: Ranks, chats: str, tmp_path_factory: pytest.TempPathFactory) -> TrainedTogether[str]:
+    """Alone and at each layout; and so with linear attention."""
     jobs = {
-        "alone": {},
-        "tp2-sp": {"parallelism": layout(tp=2, sequence_parallel=True)},
-        "pp2-dp2": {
-            **{"parallelism": layout(pp=2, dp=2), "batch": {"micro_batch_size": 1}},
-            "runtime": {"recompute_granularity": "selective"},
-        },
-        "tp2-pp2-vp2": {"parallelism": layout(tp=2, pp=2, vp=2), "runtime": recompute},
+        name: chat_job(name, chats, None, steps=3, model=FOUR, **sections)
+        for name, sections in {"alone": {}, **LAYOUTS}.items()
     }
-    trained = TrainedTogether(
-        ranks,
-        tmp_path,
-        {name: chat_job(name, chats, None, steps=3, model=FOUR, **sections) for name, sections in jobs.items()},
-        UNSAVED,
-    )
-    alone, *others = [trained[name] for name in jobs]
-    for name, spread in zip([*jobs][1:], others, strict=True):
+    for name, sections in (("linear-alone", {}), ("linear-spread", {**LAYOUTS["tp2-sp"], "runtime": RECOMPUTED})):
+        jobs[name] = chat_job(name, chats, None, steps=2, model=DELTA, **sections)
+    return TrainedTogether(ranks, tmp_path_factory.mktemp("spread"), jobs, UNSAVED)
+
+
+def test_every_layout_learns_the_same(spread: TrainedTogether[str]) -> None:
+    alone = spread["alone"]
+    for name in LAYOUTS:
         for key in ("train/loss", "train/grad_norm", "validation/loss"):
-            assert values(spread, key) == pytest.approx(values(alone, key), rel=5e-5), (name, key)
+            assert values(spread[name], key) == pytest.approx(values(alone, key), rel=5e-5), (name, key)
 
 
-def test_linear_attention_learns_the_same_on_two_ranks(ranks: Ranks, tmp_path: Path, chats: str) -> None:
+def test_linear_attention_learns_the_same_on_two_ranks(spread: TrainedTogether[str]) -> None:
     """Recomputed as a whole there: each layer is told again which conversation a token is of."""
-    recompute = {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1}
-    spread = {"parallelism": layout(tp=2, sequence_parallel=True), "runtime": recompute}
-    runs = []
-    for name, sections in (("alone", {}), ("spread", spread)):
-        job = chat_job(name, chats, None, steps=2, model=DELTA, **sections)
-        runs.append(ranks.must_train(make_run(tmp_path, job), job, inject=UNSAVED))
     for key in ("train/loss", "train/grad_norm", "validation/loss"):
-        found, expected = (values(run, key) for run in runs)
+        found, expected = (values(spread[name], key) for name in ("linear-spread", "linear-alone"))
         assert found == pytest.approx(expected, rel=1e-5), key
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.faults import Ranks
+from support.faults import WEIGHTS_ALONE, Ranks
 from support.trained_together import TrainedTogether, selected
 from support.trained_weights import weights_apart
 from support.training import events, largest_difference, layout, losses, make_run, tiny_job, values
@@ -122,17 +122,17 @@ def test_linear_attention_shares_out_its_heads(ranks: Ranks, tmp_path: Path) -> 
     runs = []
     for name, parallelism in (("alone", {}), ("spread", spread)):
         made = job(name, parallelism, **delta, **widths).changed(optimizer={"adam_eps": 1e-6})
-        runs.append(ranks.must_train(make_run(tmp_path, made), made))
+        runs.append(ranks.must_train(make_run(tmp_path, made), made, inject=WEIGHTS_ALONE))
     one, other = runs
     for key, near in (("train/loss", 1e-6), ("validation/loss", 1e-6), ("train/grad_norm", 1e-5)):
         assert largest_difference(values(one, key), values(other, key)) < near, key
     assert weights_apart(one, other) == {}
 
 
-def stop_and_go_on(ranks: Ranks, run: RunDir, before: JobSpec, after: JobSpec, inject: Path) -> None:
-    """Stop after a step or two, and resume at another layout."""
+def stop_and_go_on(ranks: Ranks, run: RunDir, before: JobSpec, after: JobSpec, inject: Path, *others: RunDir) -> None:
+    """Stop after a step or two, and resume at another layout. `others` are trained in the processes of the first."""
     run.stop_file.write_text("{}")
-    ranks.must_train(run, before, inject=inject)
+    ranks.train_several([*others, run], before.world_size, inject=inject)
     run.stop_file.unlink()
     assert 0 < committed(run)[-1].iteration < after.schedule.train_iters
     ranks.must_train(make_run(run.path.parents[1], after), after, launch_id="second", inject=inject)
@@ -158,8 +158,8 @@ def test_dropout_differs_between_ranks_and_is_resumed(
 ) -> None:
     dropping = job("dropping", layout(context_parallel_size=2), hidden_dropout=0.1, attention_dropout=0.1)
     seeds = inject(SEEDS)
-    whole = ranks.must_train(make_run(tmp_path / "whole", dropping), dropping, inject=seeds)
+    whole, run = (make_run(tmp_path / name, dropping) for name in ("whole", "stopped"))
+    stop_and_go_on(ranks, run, dropping, dropping, seeds, whole)
     assert (whole.path / "seed-0").read_text() != (whole.path / "seed-1").read_text()
-    run = make_run(tmp_path, dropping)
-    stop_and_go_on(ranks, run, dropping, dropping, seeds)
     assert losses(run) == losses(whole)
+    assert len(losses(whole)) == 4

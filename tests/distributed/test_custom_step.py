@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from support.faults import Ranks
+from support.faults import UNSAVED, Ranks
 from support.training import layout, logs, losses, make_run, tiny_job, values
 
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "training.md"
@@ -50,7 +50,7 @@ def in_folder(tmp_path: Path, inject: Callable[[str], Path]) -> Path:
     """Ranks that work in a folder where the user's package is."""
     (tmp_path / "my_package").mkdir()
     (tmp_path / "my_package" / "steps.py").write_text(KEYWORDS)
-    return inject(f"os.chdir({str(tmp_path)!r})")
+    return inject(f"import runpy\nos.chdir({str(tmp_path)!r})\nrunpy.run_path({str(UNSAVED)!r})")
 
 
 def test_the_keyword_weighted_loss(ranks: Ranks, tmp_path: Path, in_folder: Path) -> None:

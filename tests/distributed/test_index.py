@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from support.faults import CommandLine, Ranks
+from support.faults import UNSAVED, CommandLine, Ranks
 from support.indexed_files import write_indexed
 from support.training import events, layout, logs, losses, make_run, tiny_job
 
@@ -47,12 +47,13 @@ def test_the_training_builds_nothing_anew(
     folder = Path(answer["folder"])
     assert answer["built"] == len(list(folder.glob("*.npy")))
     before = times(folder)
-    run = ranks.must_train(make_run(tmp_path, job), job)
+    run = ranks.must_train(make_run(tmp_path, job), job, inject=UNSAVED)
     assert f"sample indices: found in {folder}\n" in logs(run)
     assert times(folder) == before
     # Another length asks for other samples: of those there are no indices of two sources and of their blend yet.
     shorter = tiny_job("shorter", **{**job.model_dump(exclude={"name"}), "schedule": {"train_iters": 3}})
-    assert "sample indices: 8 files built in" in logs(ranks.must_train(make_run(tmp_path, shorter), shorter))
+    run = ranks.must_train(make_run(tmp_path, shorter), shorter, inject=UNSAVED)
+    assert "sample indices: 8 files built in" in logs(run)
 
 
 def test_an_index_that_is_damaged_within(ranks: Ranks, orchestrator: CommandLine, tmp_path: Path) -> None:

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.faults import UNSAVED, Ranks
+from support.faults import UNSAVED, WEIGHTS_ALONE, Ranks
 from support.matrix import FAMILIES
-from support.trained_together import TrainedTogether
+from support.trained_together import TrainedTogether, selected
 from support.trained_weights import weights_apart
 from support.training import largest_difference, layout, losses, make_run, tiny_job
 
@@ -27,8 +27,8 @@ def latent_job(name: str, steps: int = 4, **sections: Any) -> JobSpec:
 
 def test_a_checkpoint_goes_on_at_other_layouts(ranks: Ranks, tmp_path: Path) -> None:
     alone = latent_job("alone")
-    expected = ranks.must_train(make_run(tmp_path, alone), alone)
-    for number, parallelism in enumerate((layout(tp=2), SP, layout(pp=2), layout(dp=2)), 1):
+    expected = ranks.must_train(make_run(tmp_path, alone), alone, inject=WEIGHTS_ALONE)
+    for number, parallelism in enumerate((SP, layout(pp=2), layout(dp=2)), 2):
         job = latent_job("moved", steps=number, parallelism=parallelism)
         run = make_run(tmp_path, job)
         ranks.must_train(run, job, launch_id=str(number))
@@ -37,16 +37,35 @@ def test_a_checkpoint_goes_on_at_other_layouts(ranks: Ranks, tmp_path: Path) -> 
     assert weights_apart(expected, run) == {}
 
 
-@pytest.mark.parametrize(("modules", "dropout"), [(["core_attn"], 0.1), (["core_attn", "layernorm"], 0.0), (None, 0.1)])
-def test_recomputed_it_is_the_same_to_the_bit(
-    modules: list[str] | None, dropout: float, ranks: Ranks, tmp_path: Path
-) -> None:
-    full = {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1}
-    runtime = full if modules is None else {"recompute_granularity": "selective", "recompute_modules": modules}
-    dropping = {**FAMILIES["latent"], "attention_dropout": dropout, "hidden_dropout": dropout}
-    kept, again = (
-        tiny_job(name, model=dropping, parallelism=SP, runtime=more, schedule={"train_iters": 2, "lr_warmup_iters": 0})
-        for name, more in (("kept", {}), ("again", runtime))
-    )
-    trained = TrainedTogether(ranks, tmp_path, {"kept": kept, "again": again}, UNSAVED)
-    assert losses(trained["kept"]) == losses(trained["again"])
+RECOMPUTED: dict[str, tuple[float, dict[str, Any]]] = {
+    # the dropout, and what is recomputed
+    "core_attn": (0.1, {"recompute_granularity": "selective", "recompute_modules": ["core_attn"]}),
+    "layernorm": (0.0, {"recompute_granularity": "selective", "recompute_modules": ["core_attn", "layernorm"]}),
+    "full": (0.1, {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1}),
+}
+
+
+@pytest.fixture(scope="module")
+def trained(
+    request: pytest.FixtureRequest, ranks: Ranks, tmp_path_factory: pytest.TempPathFactory
+) -> TrainedTogether[str | float]:
+    """By what is recomputed, and by the dropout where nothing is."""
+    recomputed = {name: RECOMPUTED[name] for name in selected(request, "name")}
+    sections: dict[str | float, tuple[float, dict[str, Any]]] = {each: (each, {}) for each, _ in recomputed.values()}
+    jobs = {
+        key: tiny_job(
+            "latents",
+            model={**FAMILIES["latent"], "attention_dropout": dropout, "hidden_dropout": dropout},
+            parallelism=SP,
+            runtime=runtime,
+            schedule={"train_iters": 2, "lr_warmup_iters": 0},
+        )
+        for key, (dropout, runtime) in (sections | recomputed).items()
+    }
+    return TrainedTogether(ranks, tmp_path_factory.mktemp("trained"), jobs, UNSAVED)
+
+
+@pytest.mark.parametrize("name", RECOMPUTED)
+def test_recomputed_it_is_the_same_to_the_bit(name: str, trained: TrainedTogether[str | float]) -> None:
+    dropout, _ = RECOMPUTED[name]
+    assert losses(trained[dropout]) == losses(trained[name])

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 import torch
-from support.faults import UNSAVED, CommandLine, Ranks
+from support.faults import UNSAVED, WEIGHTS_ALONE, CommandLine, Ranks
 from support.matrix import FAMILIES
-from support.trained_together import TrainedTogether
+from support.trained_together import ResumedTogether, TrainedTogether
 from support.trained_weights import BITWISE, weights_apart
 from support.training import events, largest_difference, layout, losses, make_run, tiny_job, values
 from torch.nn import functional
@@ -161,8 +161,8 @@ def test_losses_and_gradients_are_those_of_the_definition(per_token: bool, ranks
 
 
 def test_a_checkpoint_goes_on_at_other_layouts(ranks: Ranks, tmp_path: Path) -> None:
-    alone = mtp_job("alone", checkpoint={"save_interval": 2})
-    expected = ranks.must_train(make_run(tmp_path, alone), alone)
+    alone = mtp_job("alone")
+    expected = ranks.must_train(make_run(tmp_path, alone), alone, inject=WEIGHTS_ALONE)
     for number, parallelism in enumerate((layout(pp=2), layout(tp=2, sequence_parallel=True), {}), 2):
         job = mtp_job("moved", steps=number, parallelism=parallelism)
         run = make_run(tmp_path, job)
@@ -175,14 +175,10 @@ def test_a_checkpoint_goes_on_at_other_layouts(ranks: Ranks, tmp_path: Path) -> 
 
 def test_a_training_goes_on_to_the_bit(ranks: Ranks, tmp_path: Path) -> None:
     """On both stages: each updates its own copy of the embedding."""
-    runs = []
-    for name, ends in (("whole", (4,)), ("halves", (2, 4))):
-        for steps in ends:
-            job = mtp_job(name, steps=steps, parallelism=layout(pp=2))
-            run = make_run(tmp_path, job)
-            ranks.must_train(run, job, launch_id=str(steps))
-        runs.append(run)
-    whole, halves = runs
+    jobs = {name: mtp_job(name, steps=steps, parallelism=layout(pp=2)) for name, steps in (("whole", 4), ("half", 2))}
+    trained = TrainedTogether(ranks, tmp_path, jobs)
+    longer = mtp_job("half", parallelism=layout(pp=2))
+    whole, halves = trained["whole"], ResumedTogether(ranks, trained, {"half": longer})["half"]
     assert losses(whole) == losses(halves)
     assert weights_apart(whole, halves, BITWISE) == {}
 
@@ -212,7 +208,7 @@ def test_weights_to_start_from_need_no_such_layers(ranks: Ranks, orchestrator: C
     for name, count in (("plain", 0), ("further", 2), ("again", 0)):
         model = {"mtp_num_layers": count, "mtp_loss_scaling_factor": 0.5 if count else 0.1, "vocab_size": 261}
         job = mtp_job(name, steps=1, model=model, parallelism=layout(pp=2 if count else 1), **start)
-        runs[name] = ranks.must_train(make_run(tmp_path, job), job)
+        runs[name] = ranks.must_train(make_run(tmp_path, job), job, inject=WEIGHTS_ALONE)
         start = {"checkpoint": {"pretrained": str(runs[name].path)}}
     fresh = {name: [event.get("fresh") for event in events(run, "pretrained")] for name, run in runs.items()}
     assert fresh == {"plain": [], "further": [["the layers of further tokens"]], "again": [None]}

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.faults import Ranks
+from support.faults import WEIGHTS_ALONE, Ranks
 from support.matrix import FAMILIES
 from support.pictures import make_album, talk, written
 from support.trained_weights import weights_apart
@@ -31,7 +31,7 @@ def trained(ranks: Ranks, folder: Path, chats: Path, name: str, parallelism: dic
         optimizer={"adam_eps": 1e-6},
     )
     prepare(job.data, workers=1, vision=job.model.vision, tell=lambda said: None)
-    return ranks.must_train(make_run(folder, job), job)
+    return ranks.must_train(make_run(folder, job), job, inject=WEIGHTS_ALONE)
 
 
 def test_images_that_differ_in_size(ranks: Ranks, tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from support.faults import Ranks
+from support.faults import UNSAVED, Ranks
 from support.training import events, layout, logs, losses, make_run, tiny_job, values
 
 from orchestrator.launch.processes.stop_request import asked_to_stay
@@ -29,7 +29,7 @@ def test_a_run_that_stops_at_each_rung_is_bitwise_the_one_that_never_does(ranks:
         schedule={"train_iters": 8, "lr_warmup_iters": 2, "lr_decay_style": "cosine"},
         evaluation={"eval_interval": 2, "eval_iters": 1},
     )
-    undisturbed = ranks.must_train(make_run(tmp_path / "undisturbed", job), job)
+    undisturbed = ranks.must_train(make_run(tmp_path / "undisturbed", job), job, inject=UNSAVED)
     run = make_run(tmp_path / "stopped", job)
     for rung in (2, 4):
         started = ranks.start(run, job, env={STOP_AT_VARIABLE: str(rung)})

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from support.evaluating import evaluate, moved
 from support.examples import write_mnli, write_race
-from support.faults import UNSAVED, CommandLine, Ranks
+from support.faults import UNSAVED, WEIGHTS_ALONE, CommandLine, Ranks
 from support.trained_together import TrainedTogether, selected
 from support.training import events, largest_difference, layout, losses, make_run, tiny_job, values
 
@@ -66,7 +66,7 @@ def reference(
 ) -> dict[str, RunDir]:
     """One process's run of each task."""
     jobs = {name: task_job(name, task) for name, task in files.items()}
-    trained = TrainedTogether(ranks, tmp_path_factory.mktemp("reference"), jobs)
+    trained = TrainedTogether(ranks, tmp_path_factory.mktemp("reference"), jobs, WEIGHTS_ALONE)
     return {name: trained[name] for name in jobs}
 
 
@@ -150,7 +150,7 @@ def test_it_learns_from_a_masked_language_model(
     head and all, under PP2."""
     masked = {"data": {"blend": [{"path": real_sentences}], "random_tokens": False, "split": "100,0,0"}}
     source = tiny_job("source", model=MODEL, schedule={"train_iters": 1, "lr_warmup_iters": 0}, **masked)
-    ranks.must_train(make_run(tmp_path, source), source)
+    ranks.must_train(make_run(tmp_path, source), source, inject=WEIGHTS_ALONE)
     learning = {
         "schedule": {"train_iters": 40, "lr_warmup_iters": 4},
         "optimizer": {"lr": 5e-3},
@@ -159,7 +159,7 @@ def test_it_learns_from_a_masked_language_model(
         "checkpoint": {"pretrained": "source"},
     }
     job = task_job("tuned", files["mnli"], **learning, parallelism=layout(tp=2))
-    run = ranks.must_train(make_run(tmp_path, job), job)
+    run = ranks.must_train(make_run(tmp_path, job), job, inject=WEIGHTS_ALONE)
     [event] = events(run, "pretrained")
     assert (event["from_run"], event["fresh"]) == ("source/run", ["the head of the task"])
     assert "fresh: the head of the task" in (run.logs / "rank-00000.log").read_text()

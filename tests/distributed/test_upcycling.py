@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from support.faults import UNSAVED, Ranks
+from support.faults import UNSAVED, WEIGHTS_ALONE, Ranks
 from support.trained_together import TrainedTogether, selected
 from support.training import events, layout, losses, make_run, tiny_job, values
 
@@ -36,7 +36,7 @@ NARROW = {
 def source(ranks: Ranks, tmp_path_factory: pytest.TempPathFactory) -> RunDir:
     """Four steps of a dense model under TP2."""
     job = tiny_job("dense", model=DENSE, schedule={"train_iters": 4}, evaluation=VALIDATION, parallelism=layout(tp=2))
-    return ranks.must_train(make_run(tmp_path_factory.mktemp("runs"), job), job)
+    return ranks.must_train(make_run(tmp_path_factory.mktemp("runs"), job), job, inject=WEIGHTS_ALONE)
 
 
 def upcycled(name: str, source: Path, model: dict[str, Any], **sections: Any) -> Any:
@@ -112,7 +112,7 @@ def test_each_expert_is_its_part_of_the_dense_mlp(ranks: Ranks, tmp_path: Path, 
         optimizer={"lr": 1e-14, "weight_decay": 0.0},
         parallelism=layout(dp=2, expert_model_parallel_size=2),
     )
-    run = ranks.must_train(make_run(tmp_path, job), job)
+    run = ranks.must_train(make_run(tmp_path, job), job, inject=WEIGHTS_ALONE)
     dense, ours = (StoredWeights(committed(each)[-1].path) for each in (source, run))
     fc1, fc2 = (dense.read(f"decoder.layers.mlp.linear_{name}.weight", (1,)) for name in ("fc1", "fc2"))
     gate, up = fc1.chunk(2)
@@ -145,7 +145,7 @@ def test_layers_with_linear_attention(ranks: Ranks, tmp_path: Path) -> None:
     }
     short = {"train_iters": 2, "lr_warmup_iters": 0}
     job = tiny_job("linear", model={**DENSE, **linear}, schedule=short, evaluation=VALIDATION)
-    dense = ranks.must_train(make_run(tmp_path, job), job)
+    dense = ranks.must_train(make_run(tmp_path, job), job, inject=WEIGHTS_ALONE)
     run = make_run(tmp_path, own := upcycled("experts", dense.path, {**linear, "moe_layer_freq": [0, 1]}))
     ranks.must_train(run, own, inject=UNSAVED)
     [end] = values(dense, "validation/loss").values()
@@ -189,7 +189,7 @@ def test_a_mistral_becomes_a_mixtral(ranks: Ranks, mistral: Path) -> None:
         optimizer={"lr": 1e-14, "weight_decay": 0.0},
         checkpoint={"pretrained": str(mistral / "run"), "upcycle": True},
     )
-    run = ranks.must_train(make_run(mistral, job), job)
+    run = ranks.must_train(make_run(mistral, job), job, inject=WEIGHTS_ALONE)
     said = compared(mistral / "theirs", run)
     assert said["type"] == "mixtral"
     assert said["apart"] < 1e-5 * said["spread"]

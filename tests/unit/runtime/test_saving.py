@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from support.faults import Ranks
-from support.training import events, four_layer_job, layout, losses, make_run
+from support.training import events, layout, losses, make_run, tiny_job
 
 from orchestrator.run_directory.checkpoints.commit_markers import committed
 
@@ -30,7 +30,7 @@ loop.train_step = train_step
 
 def test_by_the_clock(ranks: Ranks, inject: Callable[[str], Path], tmp_path: Path) -> None:
     """Two ranks agree on when, though only one looks at the clock."""
-    job = four_layer_job(
+    job = tiny_job(
         "clock",
         parallelism=layout(dp=2),
         batch={"micro_batch_size": 4},
@@ -48,7 +48,8 @@ def test_by_the_clock(ranks: Ranks, inject: Callable[[str], Path], tmp_path: Pat
 
 def test_what_is_kept(ranks: Ranks, tmp_path: Path) -> None:
     batch = {"micro_batch_size": 8}
-    job = four_layer_job("kept", batch=batch, checkpoint={"save_interval": 3, "keep_last": 2, "keep_every": 6})
+    keep = {"save_interval": 3, "keep_last": 2, "keep_every": 6}
+    job = tiny_job("kept", batch=batch, schedule={"train_iters": 20}, checkpoint=keep)
     run = make_run(tmp_path, job)
     for iteration in (5, 12, 13, 19, 40):
         (run.checkpoint(iteration) / "unfinished").mkdir(parents=True)
