@@ -77,10 +77,11 @@ def requested(
     strict: bool,
 ) -> Request:
     """What would be submitted of a job, behind the runs `after`. Raises UserError with everything that stops it."""
-    judge_loaded(loaded, named, runs_dir=folder).require(strict=False)  # before anybody is asked anything
+    judged = judge_loaded(loaded, named, runs_dir=folder)
+    judged.require(strict=False)  # before anybody is asked anything
     found = run_continued(loaded, folder, options, reporter)
-    saved = () if found is None or options.from_scratch else committed(found.run)
-    judged = judge_loaded(loaded, named, runs_dir=folder, saved=saved)
+    if saved := () if found is None or options.from_scratch else committed(found.run):
+        judged = judge_loaded(loaded, named, runs_dir=folder, saved=saved)
     judged.require(strict=strict)
     return Request(found, judged, check_sources(judged.plan), jobs_before(after, folder))
 
