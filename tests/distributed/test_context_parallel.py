@@ -57,7 +57,7 @@ def job(name: str, parallelism: dict[str, Any], per_token: bool = False, **model
         name,
         model={"num_layers": 2, "seq_length": 48, "num_query_groups": 2, **model},
         parallelism=parallelism,
-        batch={"micro_batch_size": 1, "global_batch_size": 4},
+        batch={"micro_batch_size": 1, "global_batch_size": 2},
         schedule={"train_iters": 4, "lr_warmup_iters": 1},
         evaluation={"eval_interval": 2, "eval_iters": 1},
         data={"random_tokens": True, "eod_mask_loss": per_token},

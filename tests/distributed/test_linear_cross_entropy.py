@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
-from support.faults import Ranks
-from support.training import largest_difference, layout, losses, make_run, tiny_job, values
+from support.faults import UNSAVED, Ranks
+from support.trained_together import TrainedTogether, selected
+from support.training import largest_difference, layout, losses, tiny_job, values
 
 from orchestrator.spec.job import JobSpec
 
@@ -50,32 +49,52 @@ def job(name: str, parallelism: dict[str, Any], precision: dict[str, Any], untie
     )
 
 
-@pytest.mark.parametrize(
-    ("untied", "fused", "split", "precision"),
-    [
-        (False, True, layout(), {}),
-        (True, True, layout(tp=2, sequence_parallel=True), {}),
-        (False, False, layout(tp=2), {}),
-        (False, False, layout(), BF16),
-    ],
-    ids=["tied-fused", "tp2-sp-fused", "tied-tp2", "tied-bf16"],
-)
-def test_the_same_losses_and_gradients(
-    untied: bool,
-    fused: bool,
-    split: dict[str, Any],
-    precision: dict[str, Any],
-    ranks: Ranks,
-    inject: Callable[[str], Path],
-    tmp_path: Path,
-) -> None:
-    joins = {"fused_linear_cross_entropy": True, "gradient_accumulation_fusion": fused}
-    plain, joined = job("plain", {}, precision, untied), job("joined", split, precision, untied, **joins)
-    one = ranks.must_train(make_run(tmp_path, plain), plain)
-    other = ranks.must_train(make_run(tmp_path, joined), joined, inject=inject(SMALL_CHUNKS))
+class Case(NamedTuple):
+    """Whether the output layer has weights of its own, whether gradients are added to buffers, and where."""
+
+    untied: bool
+    fused: bool
+    split: dict[str, Any]
+    precision: dict[str, Any]
+
+    @property
+    def plain(self) -> str:
+        """What it is held against."""
+        return f"plain-{self.untied}-{self.precision.get('dtype')}"
+
+
+CASES = {
+    "tied-fused": Case(False, True, layout(), {}),
+    "tp2-sp-fused": Case(True, True, layout(tp=2, sequence_parallel=True), {}),
+    "tied-tp2": Case(False, False, layout(tp=2), {}),
+    "tied-bf16": Case(False, False, layout(), BF16),
+}
+
+
+@pytest.fixture(scope="module")
+def trained(
+    request: pytest.FixtureRequest, ranks: Ranks, tmp_path_factory: pytest.TempPathFactory
+) -> TrainedTogether[str]:
+    """Each case, and what it is held against."""
+    folder = tmp_path_factory.mktemp("trained")
+    (folder / "small.py").write_text(f"import runpy, sys\nrunpy.run_path({str(UNSAVED)!r})\n{SMALL_CHUNKS}")
+    cases = {name: CASES[name] for name in selected(request, "name")}
+    jobs = {case.plain: job("plain", {}, case.precision, case.untied) for case in cases.values()}
+    for name, case in cases.items():
+        joins = {"fused_linear_cross_entropy": True, "gradient_accumulation_fusion": case.fused}
+        jobs[name] = job("joined", case.split, case.precision, case.untied, **joins)
+    return TrainedTogether(ranks, folder, jobs, lambda name: folder / "small.py" if name in cases else UNSAVED)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_same_losses_and_gradients(name: str, trained: TrainedTogether[str]) -> None:
+    case = CASES[name]
+    one, other = trained[case.plain], trained[name]
+    is_split = case.split["tensor_model_parallel_size"] == 2
     computed = {int(line) for line in (other.path / "tokens").read_text().split()}
-    assert computed == ({7, 1} if joined.world_size == 2 else {3, 1})
-    assert (other.path / "buffer").exists() == (precision != BF16), "the weight's gradient is added to its buffer"
+    assert computed == ({7, 1} if is_split else {3, 1})
+    assert (other.path / "buffer").exists() == (case.precision != BF16), "the weight's gradient is added to its buffer"
     for key in ("train/loss", "validation/loss", "train/grad_norm"):
-        assert largest_difference(values(one, key), values(other, key)) < (1e-2 if precision == BF16 else 1e-5)
+        near = 1e-2 if case.precision == BF16 else 1e-5
+        assert largest_difference(values(one, key), values(other, key)) < near, key
     assert losses(other)[4] != losses(other)[1]

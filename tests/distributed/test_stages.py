@@ -35,7 +35,7 @@ def job(name: str, parallelism: dict[str, Any], steps: int = STEPS) -> JobSpec:
     return tiny_job(
         name,
         model={"num_layers": 6, "hidden_size": 32, "seq_length": 32},
-        batch={"micro_batch_size": 2},
+        batch={"micro_batch_size": 2 if parallelism else 8},
         parallelism=parallelism,
         schedule={"train_iters": steps, "lr_decay_iters": STEPS, "lr_warmup_iters": 0},
     )

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from support.examples import write_mnli
-from support.faults import CommandLine, Ranks
+from support.faults import UNSAVED, CommandLine, Ranks
 from support.rank_files import Network, write
 from support.training import events, largest_difference, layout, losses, make_run, tiny_job
 
@@ -130,7 +130,7 @@ def test_a_published_bert_is_tuned_on_mnli(ranks: Ranks, orchestrator: CommandLi
         schedule={"train_iters": 3, "lr_warmup_iters": 0},
         parallelism=layout(tp=2),
     )
-    run = ranks.must_train(make_run(tmp_path / "tuned", tuned), tuned)
+    run = ranks.must_train(make_run(tmp_path / "tuned", tuned), tuned, inject=UNSAVED)
     [pretrained] = events(run, "pretrained")
     assert pretrained["fresh"]
     assert len(losses(run)) == 3
