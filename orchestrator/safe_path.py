@@ -22,6 +22,11 @@ def module_command(module: str, *arguments: str, python: str | None = None) -> l
     return [python or sys.executable, "-P", "-m", module, *arguments]
 
 
+def isolated_command(path: str, *arguments: str) -> list[str]:
+    """The command line of a file of ours that imports the standard library alone: Python starts in half the time."""
+    return [sys.executable, "-I", "-S", path, *arguments]
+
+
 def leave_working_directory() -> None:
     """Search the working directory neither for modules, nor for programs, nor for shared libraries, in this process and
     in those that it starts. An empty entry of a search path means that directory, and `PATH=$PATH:/opt/tools` is often

@@ -25,8 +25,8 @@ from submitit import JobEnvironment, LocalExecutor
 from submitit.core.utils import DelayedSubmission
 
 from orchestrator.errors import JobError
+from orchestrator.launch.processes.child_commands import tied
 from orchestrator.launch.processes.launch_processes import REQUEUE_CODE_VARIABLE
-from orchestrator.launch.processes.parent_death_signal import tied
 from orchestrator.process import Process
 from orchestrator.run_directory.events.ledger import CellsSubmitted
 from orchestrator.run_directory.events.types import Launched

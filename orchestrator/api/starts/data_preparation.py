@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from orchestrator.data.preparation import Source, survey_job
 from orchestrator.errors import JobError, UserError
-from orchestrator.launch.processes.parent_death_signal import tied
+from orchestrator.launch.processes.child_commands import tied
 from orchestrator.launch.processes.stop_request import Terminated
 from orchestrator.planning.plan import Plan
 from orchestrator.safe_path import module_command

@@ -12,7 +12,7 @@ from orchestrator.api.starts.data_preparation import refuse_killed
 from orchestrator.cli.models import indexing
 from orchestrator.data.commands import Request, build_app
 from orchestrator.data.request import to_arguments
-from orchestrator.launch.processes.parent_death_signal import tied
+from orchestrator.launch.processes.child_commands import tied
 from orchestrator.safe_path import module_command
 
 

@@ -20,8 +20,8 @@ import typer
 from orchestrator.cli.common import AsJson, RunsDir
 from orchestrator.cli.models.weights import Iteration, WeightsName, weights_named
 from orchestrator.errors import JobError, OrchestratorError, UserError
+from orchestrator.launch.processes.child_commands import tied
 from orchestrator.launch.processes.launch_processes import LAUNCH_VARIABLE, end_processes
-from orchestrator.launch.processes.parent_death_signal import tied
 from orchestrator.launch.scripts.render import refuse_missing_python, render_program, script_environment
 from orchestrator.launch.start_checks import check_installed
 from orchestrator.planning.layout.replica import at_layout

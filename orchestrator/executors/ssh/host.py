@@ -30,8 +30,8 @@ from orchestrator.executors.ssh.messages import (
     read_message,
     ready_line,
 )
+from orchestrator.launch.processes.child_commands import tied
 from orchestrator.launch.processes.launch_processes import LAUNCH_VARIABLE, end_processes
-from orchestrator.launch.processes.parent_death_signal import tied
 from orchestrator.launch.processes.stop_request import stop_at_once
 from orchestrator.run_directory.events.types import Launched
 from orchestrator.run_directory.lease import release_for_the_dead

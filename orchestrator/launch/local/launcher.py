@@ -18,8 +18,8 @@ from typing import IO, Literal, TypeAlias
 
 from orchestrator.launch.hosts import run_on_hosts
 from orchestrator.launch.notifications import process as notifications
+from orchestrator.launch.processes.child_commands import tied
 from orchestrator.launch.processes.launch_processes import LAUNCH_VARIABLE, end_processes
-from orchestrator.launch.processes.parent_death_signal import tied
 from orchestrator.launch.processes.stop_request import (
     StopSignals,
     asked_to_stay,

@@ -1,7 +1,7 @@
 """`python parent_death_signal.py PARENT COMMAND…`: become COMMAND, which gets SIGTERM when PARENT dies.
 
-A program of its own rather than code between fork and exec, which is not safe in a process with threads. It is started
-by its file and imports next to nothing, so that it costs each start half of what a module of this package does.
+A program of its own rather than code between fork and exec, which is not safe in a process with threads. It imports
+next to nothing, so that it costs each start half of what a module of this package does (child_commands.py).
 """
 
 from __future__ import annotations
@@ -12,12 +12,6 @@ import sys
 
 _PR_SET_PDEATHSIG = 1
 _SIGTERM = 15
-
-
-def tied(*command: str) -> list[str]:
-    """The command line of a command that ends with this process."""
-    # Isolated and without site-packages: it searches neither the working directory nor PYTHONPATH.
-    return [sys.executable, "-I", "-S", os.path.abspath(__file__), str(os.getpid()), *command]
 
 
 def main() -> None:

@@ -17,6 +17,7 @@ import pytest
 from support.clock import own_clock
 from support.event_log import append_event
 from support.fake_slurm import FakeSlurm
+from support.light_forks import LightForks
 from support.limits import set_limits
 from support.refusals import before
 from support.training import events, make_run, tiny_job
@@ -45,7 +46,10 @@ def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeSlurm:
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> RunDir:
+def run(tmp_path: Path, light_forks: LightForks, monkeypatch: pytest.MonkeyPatch) -> RunDir:
+    """Of a job whose programs are forked."""
+    for name, value in light_forks.variables().items():
+        monkeypatch.setenv(name, value)
     run = make_run(tmp_path / "runs", tiny_job("tiny"))
     run.logs.mkdir()
     run.launcher_log.touch()
