@@ -6,6 +6,7 @@ import functools
 import http.client
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -17,9 +18,10 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from orchestrator.run_directory.rundir import RunDir
 from orchestrator.spec.job import JobSpec
-from support.faults import PATIENCE
+from support.faults import PATIENCE, Ranks
 from support.hostile import listening_on, with_few_descriptors
-from support.training import layout, tiny_job
+from support.made_once import made_once
+from support.training import layout, make_run, tiny_job
 
 TOKEN = "a-token-for-tests-only"
 TEMPLATE = (
@@ -79,6 +81,19 @@ def served_job(tokenizer: Path, tp: int = 1, pp: int = 1, **sections: Mapping[st
         data={"random_tokens": True, "tokenizer": {"type": "huggingface", "path": str(tokenizer)}},
         **{"parallelism": layout(tp=tp, pp=pp), "schedule": {"train_iters": 4}, **sections},
     )
+
+
+def writer_in(folder: Path, ranks: Ranks, shared_folder: Path) -> RunDir:
+    """A run of it, of two pipeline stages: a copy of what is trained once for the processes of a test run."""
+
+    def train(place: Path) -> None:
+        job = served_job(write_tokenizer(place), pp=2)
+        ranks.must_train(make_run(place / "runs", job), job)
+
+    trained = made_once(shared_folder / "writer", train)
+    shutil.copytree(trained / "runs", folder / "runs")
+    [path] = (folder / "runs" / "writer").iterdir()
+    return RunDir(path)
 
 
 @dataclass

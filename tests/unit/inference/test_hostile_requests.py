@@ -32,12 +32,10 @@ from support.serving import (
     GREEDY,
     TOKEN,
     Server,
-    served_job,
     start,
     with_mistakes,
-    write_tokenizer,
+    writer_in,
 )
-from support.training import make_run
 
 from orchestrator.inference.serving.protocol import ChatRequest, CompletionRequest
 from orchestrator.run_directory.rundir import RunDir
@@ -95,10 +93,8 @@ CHATS = bodies(
 
 
 @pytest.fixture(scope="module")
-def run(ranks: Ranks, tmp_path_factory: pytest.TempPathFactory) -> RunDir:
-    folder = tmp_path_factory.mktemp("served")
-    job = served_job(write_tokenizer(folder), pp=2)
-    return ranks.must_train(make_run(folder, job), job)
+def run(ranks: Ranks, tmp_path_factory: pytest.TempPathFactory, shared_folder: Path) -> RunDir:
+    return writer_in(tmp_path_factory.mktemp("served"), ranks, shared_folder)
 
 
 def ended(server: Server) -> None:

@@ -12,8 +12,7 @@ from typing import Any
 
 import pytest
 from support.faults import PATIENCE, CommandLine, Ranks
-from support.serving import Server, generate_with_mistake, start, write_tokenizer
-from support.training import layout, make_run, tiny_job
+from support.serving import Server, generate_with_mistake, start, writer_in
 
 from orchestrator.launch.processes.launch_processes import processes_of
 
@@ -27,15 +26,8 @@ GREEDY = {"temperature": 0, "max_tokens": 6}
 
 
 @pytest.fixture(scope="module")
-def server(ranks: Ranks, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    folder = tmp_path_factory.mktemp("served")
-    job = tiny_job(
-        "writer",
-        model={"num_query_groups": 2, "vocab_size": 300, "seq_length": 64},
-        data={"random_tokens": True, "tokenizer": {"type": "huggingface", "path": str(write_tokenizer(folder))}},
-        **{"parallelism": layout(pp=2), "schedule": {"train_iters": 10}},
-    )
-    run = ranks.must_train(make_run(folder, job), job)
+def server(ranks: Ranks, tmp_path_factory: pytest.TempPathFactory, shared_folder: Path) -> Iterator[Server]:
+    run = writer_in(tmp_path_factory.mktemp("served"), ranks, shared_folder)
     server = start(run, *KB, env=ranks.under_torchrun())
     yield server
     if server.process.poll() is None:
