@@ -47,4 +47,6 @@ def stage_expert_parameters(job: JobSpec) -> tuple[int, ...]:
     """Parameters of experts on any rank of each pipeline stage. Fewer ranks hold the same experts than hold the same
     other weights.
     """
+    if not job.model.has_experts:
+        return (0,) * job.parallelism.pipeline_model_parallel_size
     return tuple(in_stages(job, partial(expert_parameters, job.model, degrees_of(job.parallelism))))
