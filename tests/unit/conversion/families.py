@@ -38,15 +38,6 @@ CUT_AT_FOUR = (
     *("glm4-moe", "glm4-moe-all-routed", "qwen2-moe", "falcon-heads", "falcon-two-norms", "gpt-neox", "stablelm"),
 )
 """Each tensor is cut and stored by itself, and these have one of every kind: `test_every_kind_of_tensor_is_cut`."""
-AS_ANOTHER = {
-    **{"gpt2-untied": "gpt2", "starcoder2-no-biases": "starcoder2", "stablelm-no-biases": "stablelm"},
-    **{"glm4-no-biases": "glm4", "smollm3-rotated": "llama2", "gpt-oss-mxfp4": "gpt-oss"},
-    **{"qwen2-moe-no-biases": "qwen2-moe", "olmoe-normalized": "olmoe", "granite-moe-without-shared": "granite-moe"},
-    **{"glm4-moe-all-routed": "glm4-moe", "llama4-all-routed": "llama4", "llama4-listed": "llama4"},
-}
-"""Families whose tensor ranks would do what those of another do: a layer has less, or is published in other words, and
-what is not cut chooses experts. They are read in one process, and those of CUT_AT_FOUR at two stages.
-"""
 
 
 @contextmanager
