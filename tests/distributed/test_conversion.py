@@ -29,15 +29,6 @@ LAYOUTS = {"tp1-pp1": (1, 1), "tp2-pp1": (2, 1), "tp2-pp2": (2, 2)}
 READ_ALONE = "tp2-pp1"
 """A decoder without experts is cut here as at two stages: it is loaded, and writes text."""
 AT_FOUR = "tp2-pp2"
-AS_ANOTHER = {
-    **{"gpt2-untied": "gpt2", "starcoder2-no-biases": "starcoder2", "stablelm-no-biases": "stablelm"},
-    **{"glm4-no-biases": "glm4", "smollm3-rotated": "llama2", "gpt-oss-mxfp4": "gpt-oss"},
-    **{"qwen2-moe-no-biases": "qwen2-moe", "olmoe-normalized": "olmoe", "granite-moe-without-shared": "granite-moe"},
-    **{"glm4-moe-all-routed": "glm4-moe", "llama4-all-routed": "llama4", "llama4-listed": "llama4"},
-}
-"""Families whose tensor ranks would do what those of another do: a layer has less, or is published in other words, and
-what is not cut chooses experts. They are read in one process, and those of `CUT_AT_FOUR` at two stages.
-"""
 FAMILIES = {
     **{"gpt2": "GPT2LMHeadModel", "gpt2-untied": "GPT2LMHeadModel", "llama2": "LlamaForCausalLM"},
     **{"llama3": "LlamaForCausalLM", "mistral": "MistralForCausalLM", "mixtral": "MixtralForCausalLM"},
@@ -113,8 +104,7 @@ def folder(ranks: Ranks, tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name, (tp, pp) in LAYOUTS.items():
         # On two ranks experts are split, but for those with biases.
         for etp in (1, 2) if (tp, pp) == (2, 1) else (1,):
-            named = {AT_FOUR: families.CUT_AT_FOUR, READ_ALONE: FAMILIES.keys() - AS_ANOTHER.keys()}.get(name, ())
-            degrees = (name, str(tp), str(pp), str(etp), *sorted(named))
+            degrees = (name, str(tp), str(pp), str(etp), *(families.CUT_AT_FOUR if name == AT_FOUR else ()))
             started = ranks.starter.start(folder, tp * pp, *degrees, program=HERE / "layout_program.py")
             assert started.wait() == 0, (name, etp)
     return folder
@@ -129,8 +119,7 @@ def found(folder: Path) -> dict[str, dict[str, Any]]:
 def test_there_and_back_is_bitwise(found: dict[str, dict[str, Any]], folder: Path, family: str) -> None:
     """From transformers' files by way of a checkpoint of each layout, whose vocabulary is padded."""
     is_dense = not load_resolved(folder / family / "run" / "resolved.json").model.has_experts
-    read_alone = family in AS_ANOTHER or (is_dense and family in {*DECODERS, *SEES})
-    written = {*LAYOUTS} - ({READ_ALONE} if read_alone else set())
+    written = {*LAYOUTS} - ({READ_ALONE} if is_dense and family in {*DECODERS, *SEES} else set())
     written -= set() if family in families.CUT_AT_FOUR else {AT_FOUR}
     assert {name: found[family].get(f"layout-{name}") for name in written} == dict.fromkeys(written, True)
     assert found[family]["files"] > 2
@@ -155,7 +144,7 @@ def test_logits_are_the_same(found: dict[str, dict[str, Any]], family: str) -> N
 @pytest.mark.parametrize("family", [*DECODERS, *SEES])
 def test_greedy_generation_writes_the_same_tokens(found: dict[str, dict[str, Any]], family: str) -> None:
     """With a cache, on one rank and on two, as transformers without one."""
-    assert found[family]["greedy"] == [True] * (1 if family in AS_ANOTHER else 2)
+    assert found[family]["greedy"] == [True, True]
 
 
 @pytest.mark.parametrize("family", SEES)

@@ -52,7 +52,7 @@ def main() -> int:
         etp = int(sys.argv[5])
         jobs = {family: job for family, job in jobs.items() if job.parallelism.expert_tensor_parallel == etp}
     if named := sys.argv[6:]:
-        jobs = {family: job for family, job in jobs.items() if family in named}
+        jobs = {family: jobs[family] for family in named}
     mamba_stub.install()
     device = select_device("cpu", threads=1)
     megatron_compat.apply(device)
