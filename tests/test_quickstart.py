@@ -11,6 +11,7 @@ import shlex
 import subprocess
 import sys
 import sysconfig
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -30,10 +31,10 @@ pytestmark = [
 
 def quickstart(folder: Path, python: Path) -> str:
     """What it prints, with that for Python. It runs shorter than as shipped, on half the batch, and learns as much as
-    is asserted here.
+    is asserted here. Nothing is sent to MLflow, which nobody looks at here.
     """
     shorter = ["schedule.train_iters=50", "schedule.lr_warmup_iters=5", "checkpoint.save_interval=30"]
-    smaller = ["batch.global_batch_size=4", "batch.micro_batch_size=4"]
+    smaller = ["batch.global_batch_size=4", "batch.micro_batch_size=4", "tracking.mlflow=false"]
     changes = [word for change in (*shorter, *smaller) for word in ("--set", change)]
     script = ["bash", str(ROOT / "scripts" / "quickstart.sh"), str(python), *changes]
     done = subprocess.run(script, cwd=folder, stdin=subprocess.DEVNULL, capture_output=True, text=True)
@@ -45,9 +46,9 @@ PARTS = ("asyncio", "multiprocessing", "unittest", "textwrap.py")
 """Of the standard library: enough to learn from."""
 
 
-def python_that(place: Path, when_generating: str) -> Path:
-    """Python with a small standard library, which does something of its own first where it is to generate: a line of a
-    shell.
+def python_that(place: Path, when_generating: str, when_training: str = ":") -> Path:
+    """Python with a small standard library, which does something of its own first where it is to generate, or to train:
+    a line of a shell each.
     """
     library = place.with_name("library")
     library.mkdir(exist_ok=True)
@@ -56,7 +57,7 @@ def python_that(place: Path, when_generating: str) -> Path:
             (library / name).symlink_to(Path(sysconfig.get_path("stdlib"), name))
     place.write_text(
         f'#!/bin/sh\nif [ "$1" = -c ]; then echo {library}; exit; fi\n'
-        f'if [ "$3" = generate ]; then {when_generating}; fi\nexec {sys.executable} "$@"\n'
+        f'case "$3" in generate) {when_generating};; run) {when_training};; esac\nexec {sys.executable} "$@"\n'
     )
     place.chmod(0o755)
     return place
@@ -64,12 +65,17 @@ def python_that(place: Path, when_generating: str) -> Path:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory, ranks: Ranks) -> Path:
-    """What it leaves. torchrun starts the ranks that train; those that generate are forked."""
+    """What it leaves. torchrun's own code starts the ranks that train. It, these and those that generate are forked."""
     folder = tmp_path_factory.mktemp("quickstart")
     (folder / "jobs").symlink_to(ROOT / "jobs")
-    variables = " ".join(f"{name}={shlex.quote(value)}" for name, value in ranks.for_commands().items())
-    (folder / "said").write_text(quickstart(folder, python_that(folder / "forks", f"export {variables}")))
+    generating, training = map(exported, (ranks.for_commands(), ranks.under_torchrun()))
+    (folder / "said").write_text(quickstart(folder, python_that(folder / "forks", generating, training)))
     return folder
+
+
+def exported(variables: Mapping[str, str]) -> str:
+    """A line of a shell that sets them."""
+    return " ".join(["export", *(f"{name}={shlex.quote(value)}" for name, value in variables.items())])
 
 
 @pytest.fixture(scope="module")

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import ast
 import pickle
+import re
 from collections import defaultdict
 from collections.abc import Iterator
 from functools import cache
@@ -29,11 +30,13 @@ OWN_CODE = {name for name, kind in CLASSES.items() if getattr(kind, "code", None
 
 @cache
 def calls() -> list[tuple[str, ast.Call]]:
-    """Every call in the package, with its place."""
+    """Every call in the package that has a code or makes an error, and others of their modules, with their places."""
     found = []
+    has_some = re.compile(rf"\bcode ?=|\b({'|'.join(CLASSES)})\b").search
     for path in sorted(PACKAGE.rglob("*.py")):
-        nodes = ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-        found += [(f"{path.relative_to(PACKAGE)}:{node.lineno}", node) for node in nodes if isinstance(node, ast.Call)]
+        if has_some(source := path.read_text(encoding="utf-8")):
+            nodes = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call)]
+            found += [(f"{path.relative_to(PACKAGE)}:{node.lineno}", node) for node in nodes]
     return found
 
 

@@ -60,7 +60,9 @@ def _holds(there: list[str], parts: list[str]) -> bool:
 
 def edit_distance(one: str, other: str, limit: int) -> int:
     """Insertions, deletions, replacements and swaps of neighbours between two words; limit + 1 if there are more."""
-    if abs(len(one) - len(other)) > limit:
+    there, here = set(one), set(other)
+    # Each letter that only one of them has takes a slip of its own.
+    if max(abs(len(one) - len(other)), len(there - here), len(here - there)) > limit:
         return limit + 1
     before: list[int] = []
     previous = list(range(len(other) + 1))

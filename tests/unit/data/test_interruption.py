@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,10 +26,10 @@ from orchestrator.errors import DataIsHeld, JobError
 
 @pytest.fixture(scope="module")
 def big(tmp_path_factory: pytest.TempPathFactory, corpus: Path) -> Path:
-    """About 4 MB of JSON lines: more shards than the commits that a test waits for."""
+    """About 3 MB of JSON lines: more shards than the commits that a test waits for."""
     path = tmp_path_factory.mktemp("big") / "big.jsonl"
     content = corpus.read_bytes()
-    path.write_bytes(content * (4_000_000 // len(content)))
+    path.write_bytes(content * (3_200_000 // len(content)))
     return path
 
 
@@ -101,6 +102,20 @@ def wait_for_commits(folder: Path, count: int = 1) -> None:
         time.sleep(0.002)
 
 
+@pytest.fixture(scope="module")
+def stopped(tmp_path_factory: pytest.TempPathFactory, big: Path, bpe: Path) -> Iterator[TokenizeRequest]:
+    """A tokenization that is stopped after a commit."""
+    request = tokenization(big, bpe, tmp_path_factory.mktemp("stopped") / "data", workers=1, shard_size=1)
+    process = start(request)
+    try:
+        wait_for_commits(request.output_prefix.parent)
+        process.send_signal(signal.SIGSTOP)
+        yield request
+    finally:
+        process.kill()
+        process.communicate()
+
+
 class KilledError(BaseException):
     """Stands for the end of the process."""
 
@@ -115,13 +130,19 @@ class TestInterruption:
         """Without workers, for what is the same without any."""
         return replace(request_, workers=1)
 
+    @pytest.fixture
+    def unfinished(self, alone: TokenizeRequest, stopped: TokenizeRequest, tmp_path: Path) -> TokenizeRequest:
+        """The same after a commit, as a process leaves it that is killed there."""
+        shutil.copytree(stopped.output_prefix.with_name("data.partial"), tmp_path / "data.partial")
+        return alone
+
     def test_killed_twice_and_continued(
         self, request_: TokenizeRequest, alone: TokenizeRequest, whole: tuple[bytes, bytes], tmp_path: Path, capfd: Any
     ) -> None:
         commits = tmp_path / "data.partial" / "commits.jsonl"
         kept = 0
-        for _ in range(2):
-            process = start(request_, kept + 1)
+        for request in (request_, alone):
+            process = start(request, kept + 1)
             wait_for_commits(tmp_path, kept + 1)
             workers = psutil.Process(process.pid).children()
             process.kill()
@@ -201,29 +222,18 @@ class TestInterruption:
         assert b"a worker process died (exit code -9" in errors
         assert b"Traceback" not in errors
 
-    def test_second_writer_is_refused(self, alone: TokenizeRequest, tmp_path: Path) -> None:
-        process = start(alone)
-        try:
-            wait_for_commits(tmp_path)
-            process.send_signal(signal.SIGSTOP)
-            with refused("data_is_held", "data.partial", kind=DataIsHeld):
-                run("tokenize", alone, as_json=False)
-        finally:
-            process.kill()
-            process.communicate()
+    def test_second_writer_is_refused(self, stopped: TokenizeRequest) -> None:
+        with refused("data_is_held", "data.partial", kind=DataIsHeld):
+            run("tokenize", stopped, as_json=False)
 
     def test_other_options_are_not_mixed(
-        self, alone: TokenizeRequest, whole: tuple[bytes, bytes], tmp_path: Path, big: Path
+        self, unfinished: TokenizeRequest, whole: tuple[bytes, bytes], tmp_path: Path
     ) -> None:
-        process = start(alone)
-        wait_for_commits(tmp_path)
-        process.kill()
-        process.communicate()
-        changed = replace(alone, append_eod=False)
+        changed = replace(unfinished, append_eod=False)
         with refused("unfinished_output_differs", "data.partial", "end of documents"):
             run("tokenize", changed, as_json=False)
         # Neither shard size nor the treatment of errors decide the bytes: those may change.
-        again = replace(alone, shard_size=5, on_error="skip")
+        again = replace(unfinished, shard_size=5, on_error="skip")
         assert run("tokenize", again, as_json=False) == 0
         assert files_of(tmp_path / "data") == whole
 
@@ -240,12 +250,8 @@ class TestInterruption:
         assert files_of(tokenize(corpus)) == expected
         assert not (tmp_path / "data.partial").exists()
 
-    def test_committed_files_that_are_gone(self, alone: TokenizeRequest, tmp_path: Path) -> None:
-        process = start(alone)
-        wait_for_commits(tmp_path)
-        process.kill()
-        process.communicate()
+    def test_committed_files_that_are_gone(self, unfinished: TokenizeRequest, tmp_path: Path) -> None:
         os.truncate(tmp_path / "data.partial" / "0.bin", 10)
         with refused("shard_shrank", "0.bin", "--overwrite", kind=JobError):
-            run("tokenize", alone, as_json=False)
+            run("tokenize", unfinished, as_json=False)
         shutil.rmtree(tmp_path / "data.partial")

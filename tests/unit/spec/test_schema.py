@@ -47,8 +47,12 @@ def accepts(schema: dict[str, Any], part: dict[str, Any], value: Any) -> bool:
     return False
 
 
-def test_every_field_is_described() -> None:
-    schema = job_schema()
+@pytest.fixture(scope="module")
+def schema() -> dict[str, Any]:
+    return job_schema()
+
+
+def test_every_field_is_described(schema: dict[str, Any]) -> None:
     for path, section in sections().items():
         definition = schema if not path else schema["$defs"][section.__name__]
         for name in fields_of(section):
@@ -58,15 +62,13 @@ def test_every_field_is_described() -> None:
         assert definition["additionalProperties"] is False
 
 
-def test_extends_and_presets_are_offered() -> None:
-    schema = job_schema()
+def test_extends_and_presets_are_offered(schema: dict[str, Any]) -> None:
     assert schema["properties"]["extends"]["type"] == "string"
     assert {"type": "string", "enum": preset_names()} in schema["$defs"]["ModelSpec"]["properties"]["preset"]["anyOf"]
 
 
 @pytest.mark.parametrize("path", SHIPPED.values(), ids=SHIPPED)
-def test_shipped_jobs_match(path: Path) -> None:
-    schema = job_schema()
+def test_shipped_jobs_match(schema: dict[str, Any], path: Path) -> None:
     text = re.sub(r"(?<![\d.])(\d+)e-", r"\1.0e-", path.read_text(encoding="utf-8"))  # a float in YAML 1.1 too
     assert accepts(schema, schema, yaml.safe_load(text))
 
@@ -85,8 +87,7 @@ def test_shipped_jobs_match(path: Path) -> None:
         "checkpoint: {save_seconds: 4h}",
     ],
 )
-def test_what_people_write_matches(text: str) -> None:
-    schema = job_schema()
+def test_what_people_write_matches(schema: dict[str, Any], text: str) -> None:
     assert accepts(schema, schema, yaml.safe_load(text))
 
 
@@ -101,6 +102,5 @@ def test_what_people_write_matches(text: str) -> None:
         "extends: [a]",
     ],
 )
-def test_what_is_wrong_does_not(text: str) -> None:
-    schema = job_schema()
+def test_what_is_wrong_does_not(schema: dict[str, Any], text: str) -> None:
     assert not accepts(schema, schema, yaml.safe_load(text))
