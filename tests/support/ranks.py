@@ -316,7 +316,6 @@ def stand_for(connection: socket.socket) -> None:
         os.environ.clear()
         os.environ.update(env)
         sys.argv = ["torchrun", *arguments]
-        torchrun = runpy.run_path(str(_TORCHRUN))["main"]
 
         def is_left() -> bool:
             left = bool(select.select([connection], [], [], 0)[0])
@@ -324,12 +323,12 @@ def stand_for(connection: socket.socket) -> None:
                 os.killpg(0, signal.SIGKILL)
             return left
 
-        code = torchrun(LaunchedRank, is_left)
+        code = runpy.run_path(str(_TORCHRUN))["main"](LaunchedRank, is_left)
     else:
         threading.Thread(target=end_with, args=[connection, is_elsewhere], daemon=True).start()
         if module == "torch.distributed.run":
             runpy.run_path(str(_REAL_TORCHRUN))["fork_ranks"](LaunchedRank)
-        code = run_module([module, *arguments], env, is_safe=request.get("is_safe", False))
+        code = run_module([module, *arguments], env, is_safe=request["is_safe"])
     os._exit(code)
 
 
