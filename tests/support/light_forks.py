@@ -37,6 +37,7 @@ class ForkedProgram:
         self._answer.connect(f"/proc/self/fd/{folder}/{server.name}")
         os.close(folder)
         request = {"module": command[0], "arguments": [*command[1:]], "env": dict(env), "cwd": os.getcwd()}
+        request["is_safe"] = False
         message = marshal.dumps(request)
         with open(os.devnull) as nothing:
             streams = [nothing.fileno(), output.fileno(), errors.fileno()]
