@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import torch
 from megatron.core.transformer.moe.experts import TEGroupedMLP
 
-from orchestrator.kernel_selection.experts import LARGE_PRODUCT, Gate, gate_of, joins_expert_mlp
+from orchestrator.kernel_selection.experts import LARGE_PRODUCT, LARGER_FOR_GRADIENTS, Gate, gate_of, joins_expert_mlp
 from orchestrator.runtime.layers.config import LayerConfig
 from orchestrator.runtime.layers.weight_gradient import accumulate, nothing_to_add
 from orchestrator.runtime.triton_kernels.loading import kernels
@@ -174,16 +174,10 @@ def _multiply(
     return out
 
 
-_LARGE_SUM = 8
-"""How many times as large a product that adds to gradients is before cuBLAS is faster. On an H200 our kernel takes 13 %
-longer for that of Mixtral 8x7B, 2^38 multiply-adds; cuBLAS 3 to 9 % for that of DeepSeek-V2-Lite, 2^34.
-"""
-
-
 def _add_products(inputs: torch.Tensor, of_output: torch.Tensor, matrices: Sequence[torch.Tensor], rows: _Rows) -> None:
     """Add the gradients of matrices to their buffers, as the kernel of this name; of large experts by cuBLAS."""
     tokens, buffers = rows.tokens, _buffers(matrices)
-    if not _are_large(matrices, rows, _LARGE_SUM * rows.large):
+    if not _are_large(matrices, rows, LARGER_FOR_GRADIENTS * rows.large):
         _products().add_products(inputs, of_output, buffers, tokens, adds=True)
         return
     for part, of_part, buffer in zip(torch.split(inputs, tokens), torch.split(of_output, tokens), buffers, strict=True):
