@@ -193,6 +193,7 @@ def measured(run: RunDir, errors: Any) -> dict[str, Any]:
     vars(os)["_exit"] = tell_and_end  # how a rank ends that failed
     sys.argv[1:] = [str(run.path)]
     main(callbacks)
+    vars(os)["_exit"] = end
     result: dict[str, Any] = json.loads(run.bench_result.read_text())
     return result
 

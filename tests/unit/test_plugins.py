@@ -41,7 +41,7 @@ def program(ranks: Ranks) -> Program:
     def run(site: Path, folder: Path, text: str, **values: Any) -> str:
         (folder / "plugin_program.py").write_text(f"import json, sys\ngiven = json.loads(sys.argv[1])\n{text}")
         started = "orchestrator.data orchestrator.launch"
-        environment = {**os.environ, **ranks.for_commands(site), "FORKED_TOO": started}
+        environment = {**os.environ, **ranks.for_commands(site, folder), "FORKED_TOO": started}
         command = [sys.executable, "-P", "-m", "plugin_program", json.dumps(values)]
         finished = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=280)
         assert finished.returncode == 0, finished.stderr
