@@ -4,6 +4,7 @@ ended is what it would be there, however often the connection dies.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pty
 import random
@@ -110,8 +111,9 @@ def test_output_is_whole_however_often_the_connection_dies(laptop: Laptop, run: 
         while not over.wait(random.uniform(0.05, 0.5)):
             has_asked = any((laptop.there / ".orchestrator").glob("requests/*/started"))
             for pid in laptop.agents() if has_asked and len(killed) < 10 else ():
-                os.kill(pid, signal.SIGKILL)
-                killed.append(pid)
+                with contextlib.suppress(ProcessLookupError):  # it has just ended by itself
+                    os.kill(pid, signal.SIGKILL)
+                    killed.append(pid)
 
     killer = threading.Thread(target=kill)
     killer.start()
