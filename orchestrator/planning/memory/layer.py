@@ -61,9 +61,8 @@ def saved_by_layer(job: JobSpec, layer: Layer, sizes: RankShape, kernels: CoreKe
         recomputes_norm = "layernorm" in job.runtime.recomputed_modules and _norm_is_module(job, block, kernels.layers)
         kept += residual_stream.saved_by_branch(job.model, sizes, recomputes_norm=recomputes_norm)
         kept += 0 if is_recomputed(job, block) else block.memory.saved(job.model, sizes, kernels)
-    if kernels.layers == "torch" and _counts_mlp(
-        layer
-    ):  # in a hybrid, with each attention the norms of two of its layers
+    # In a hybrid, with each attention the norms of two of its layers.
+    if kernels.layers == "torch" and _counts_mlp(layer):
         kept += residual_stream.saved_in_fp32(job.model, sizes)
     return kept - residual_stream.saved_once(job.model, sizes)
 
