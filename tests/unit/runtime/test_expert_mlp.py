@@ -187,6 +187,31 @@ def test_joined_experts_are_those_of_megatron(gpt_oss: bool, large: bool, kernel
         assert found.grad_added_to_main_grad
 
 
+@pytest.mark.parametrize(("large", "by_kernels"), [(129, (4, 2)), (64, (0, 2)), (8, (0, 0))])
+def test_large_products_are_no_kernels_work(
+    large: int, by_kernels: tuple[int, int], put_kernels: PutKernels, kernel_stand_ins: None
+) -> None:
+    """An expert has 128 multiply-adds in the first product on average, and 64 in the second: forward, for the gradient
+    of its tokens, and for that of its weights, which the kernels keep up to eight times as large.
+    """
+    called: list[str] = []
+
+    class Counted:
+        def __getattr__(self, name: str) -> Any:
+            called.append(name)
+            return getattr(Products, name)
+
+    put_kernels("grouped_products", Counted())
+    module = grouped_mlp(gpt_oss=False)
+    join_expert_mlp(module, GATES["swiglu"], has_biases=False, large=large)
+    for parameter in module.parameters():
+        parameter.main_grad = torch.zeros_like(parameter)
+    hidden = torch.randn(sum(TOKENS), HIDDEN, requires_grad=True)
+    output, _ = module(hidden, torch.tensor(TOKENS), torch.rand(sum(TOKENS)))
+    output.sum().backward()
+    assert (called.count("multiply"), called.count("add_products")) == by_kernels
+
+
 def test_weights_are_gathered_before_they_are_read(experts: Any) -> None:
     """megatron-core gathers what other ranks have updated in a hook of the layer whose weights they are."""
     hidden, share = torch.randn(sum(TOKENS), HIDDEN), torch.rand(sum(TOKENS))
