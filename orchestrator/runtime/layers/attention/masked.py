@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from megatron.core.transformer.enums import AttnMaskType
 from megatron.core.transformer.transformer_config import TransformerConfig
-from torch.nn import functional
 
 from orchestrator.runtime.layers.attention.core import CoreAttention
+from orchestrator.runtime.layers.attention.fused import fused_attention
 
 Bias = Callable[[int, int], torch.Tensor]
 """From the lengths of queries and keys to what is added to their scores: [1, heads of this rank, sq, sk]."""
@@ -78,7 +78,7 @@ class MaskedAttention(CoreAttention):
         q, k, v = (x.permute(1, 2, 0, 3) for x in (query, key, value))
         mask = self._mask(attention_mask, sq, sk, q.dtype)
         with self.dropping() as dropout:
-            out = functional.scaled_dot_product_attention(
+            out = fused_attention(
                 q, k, v, attn_mask=mask, dropout_p=dropout, is_causal=self.causal and mask is None, scale=self.scale
             )
         return out.permute(2, 0, 1, 3).reshape(sq, query.size(1), -1)

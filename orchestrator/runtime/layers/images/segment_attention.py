@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch.nn import functional
 
 from orchestrator.runtime.layers.attention.core import CoreAttention
+from orchestrator.runtime.layers.attention.fused import fused_attention
 
 
 class SegmentAttention(CoreAttention):
@@ -49,7 +49,7 @@ class SegmentAttention(CoreAttention):
         """
         q, k, v = (each.transpose(1, 2) for each in (query, key, value))
         with self.dropping() as dropout:
-            out = functional.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout, scale=self.scale)
+            out = fused_attention(q, k, v, attn_mask=mask, dropout_p=dropout, scale=self.scale)
         return out.transpose(1, 2).contiguous()
 
 
