@@ -158,7 +158,7 @@ class RankStarter:
 def import_all() -> None:
     """What every rank needs is there before the forks."""
     import torch
-    import torch.utils._device
+    import torch._dynamo  # data loaders and much else of torch import it when they are first used
     import torch.utils.serialization.config
 
     import orchestrator.runtime.__main__ as program  # noqa: F401
