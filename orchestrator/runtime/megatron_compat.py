@@ -439,4 +439,6 @@ def deterministic_algorithms(enabled: bool) -> None:
     """Ask torch and Transformer Engine for deterministic GPU kernels."""
     if enabled:
         os.environ["NVTE_ALLOW_NONDETERMINISTIC_ALGO"] = "0"  # megatron-core refuses to go on without it
+        # Without a workspace that is set torch takes no product of cuBLAS for deterministic.
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         torch.use_deterministic_algorithms(True, warn_only=True)

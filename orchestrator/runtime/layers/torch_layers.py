@@ -16,9 +16,9 @@ from orchestrator.models.blocks.base import LayerTools
 from orchestrator.models.blocks.registry import mixer_named
 from orchestrator.runtime.layers.attention.core import CoreAttention
 from orchestrator.runtime.layers.attention.flash import FlashAttention, FlashAttentionApart
-from orchestrator.runtime.layers.attention.fused import fused_attention
 from orchestrator.runtime.layers.attention.masked import MaskedAttention, WindowMasks
 from orchestrator.runtime.layers.attention.rotation import rotating_attention
+from orchestrator.runtime.layers.attention.scaled_dot_product import scaled_dot_product_attention
 from orchestrator.runtime.layers.attention.scores import (
     alibi_slopes,
     attention_by_scores,
@@ -96,7 +96,7 @@ class Attention(CoreAttention):
                 sinks = None if self.softmax_offset is None else self.softmax_offset[:, None, None]
                 out = attention_by_scores(q, k, v, mask, self.scale, self.cap, sinks, dropout)
             else:
-                out = fused_attention(
+                out = scaled_dot_product_attention(
                     q,
                     k,
                     v,

@@ -11,7 +11,7 @@ from megatron.core.transformer.enums import AttnMaskType
 from megatron.core.transformer.transformer_config import TransformerConfig
 
 from orchestrator.runtime.layers.attention.core import CoreAttention
-from orchestrator.runtime.layers.attention.fused import fused_attention
+from orchestrator.runtime.layers.attention.scaled_dot_product import scaled_dot_product_attention
 
 Bias = Callable[[int, int], torch.Tensor]
 """From the lengths of queries and keys to what is added to their scores: [1, heads of this rank, sq, sk]."""
@@ -78,7 +78,7 @@ class MaskedAttention(CoreAttention):
         q, k, v = (x.permute(1, 2, 0, 3) for x in (query, key, value))
         mask = self._mask(attention_mask, sq, sk, q.dtype)
         with self.dropping() as dropout:
-            out = fused_attention(
+            out = scaled_dot_product_attention(
                 q, k, v, attn_mask=mask, dropout_p=dropout, is_causal=self.causal and mask is None, scale=self.scale
             )
         return out.permute(2, 0, 1, 3).reshape(sq, query.size(1), -1)

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from orchestrator.runtime.layers.attention.core import CoreAttention
-from orchestrator.runtime.layers.attention.fused import fused_attention
+from orchestrator.runtime.layers.attention.scaled_dot_product import scaled_dot_product_attention
 
 
 class SegmentAttention(CoreAttention):
@@ -49,7 +49,7 @@ class SegmentAttention(CoreAttention):
         """
         q, k, v = (each.transpose(1, 2) for each in (query, key, value))
         with self.dropping() as dropout:
-            out = fused_attention(q, k, v, attn_mask=mask, dropout_p=dropout, scale=self.scale)
+            out = scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout, scale=self.scale)
         return out.transpose(1, 2).contiguous()
 
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from orchestrator.runtime.layers.attention.fused import fused_attention
+from orchestrator.runtime.layers.attention.scaled_dot_product import scaled_dot_product_attention
 from orchestrator.runtime.megatron_compat import deterministic_algorithms
 
 
@@ -42,7 +42,7 @@ def test_it_alone_is_to_stop_without_a_deterministic_kernel(options: dict[str, A
     weight = torch.randn(16, 16, requires_grad=True)
     q, k, v = (torch.randn(2, 4, 8, 16) @ weight for _ in range(3))
     with Strictness() as seen:
-        fused_attention(q, k, v, **options).square().sum().backward()
+        scaled_dot_product_attention(q, k, v, **options).square().sum().backward()
     fused = "_scaled_dot_product_flash_attention_for_cpu"
     assert seen.strict - {"detach"} == {fused, f"{fused}_backward"}
     assert "mm" in seen.warning
@@ -51,5 +51,5 @@ def test_it_alone_is_to_stop_without_a_deterministic_kernel(options: dict[str, A
 
 def test_other_runs_are_left_alone() -> None:
     q = torch.randn(2, 4, 8, 16, requires_grad=True)
-    fused_attention(q, q, q).sum().backward()
+    scaled_dot_product_attention(q, q, q).sum().backward()
     assert not torch.are_deterministic_algorithms_enabled()

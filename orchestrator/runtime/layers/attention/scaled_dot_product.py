@@ -1,4 +1,4 @@
-"""torch's fused attention, which computes the same bits each time where the run asks for that."""
+"""torch's scaled dot product attention, which computes the same bits each time where the run asks for that."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ import torch
 from torch.nn import functional
 
 
-def fused_attention(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, **options: Any) -> torch.Tensor:
-    """`scaled_dot_product_attention` of [b, heads, s, d], with its options; [b, heads, s, d].
+def scaled_dot_product_attention(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, **options: Any
+) -> torch.Tensor:
+    """torch's function of this name, of [b, heads, s, d], with its options; [b, heads, s, d].
 
     A deterministic run has torch warn of operations that have no deterministic kernel, and goes on. On a GPU fused
     attention has one, but takes it only where torch is to stop instead of to warn: cuDNN's is left out then
@@ -18,22 +20,22 @@ def fused_attention(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor,
     """
     if not torch.is_deterministic_algorithms_warn_only_enabled():
         return functional.scaled_dot_product_attention(query, key, value, **options)
-    _stop_where_there_is_none()
+    _require_deterministic_kernels()
     try:
         out = functional.scaled_dot_product_attention(query, key, value, **options)
     finally:
-        _warn_where_there_is_none()
+        _prefer_deterministic_kernels()
     if out.requires_grad:
-        out.register_hook(_stop_where_there_is_none)
+        out.register_hook(_require_deterministic_kernels)
         for each in (query, key, value):
             if each.requires_grad:
-                each.register_hook(_warn_where_there_is_none)
+                each.register_hook(_prefer_deterministic_kernels)
     return out
 
 
-def _stop_where_there_is_none(_gradient: torch.Tensor | None = None) -> None:
+def _require_deterministic_kernels(_gradient: torch.Tensor | None = None) -> None:
     torch.use_deterministic_algorithms(True)
 
 
-def _warn_where_there_is_none(_gradient: torch.Tensor | None = None) -> None:
+def _prefer_deterministic_kernels(_gradient: torch.Tensor | None = None) -> None:
     torch.use_deterministic_algorithms(True, warn_only=True)
