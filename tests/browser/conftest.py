@@ -47,10 +47,11 @@ SCREENSHOTS = "ORCHESTRATOR_TEST_SCREENSHOTS"
 # No sandbox: containers have none. Nothing is looked up on a network.
 _FLAGS = ["--no-sandbox", "--disable-gpu", "--in-process-gpu", "--renderer-process-limit=1", "--disable-quic"]
 _FLAGS += ["--disable-background-networking", "--disable-component-update", "--disable-sync", "--no-first-run"]
-# A page of Chromium's own for its address bar, which nobody sees here, would be loaded with every window. The last such
-# option counts: what else is switched off is what Playwright's would.
+# A page of Chromium's own for its address bar, which nobody sees here, would be loaded with every window. A script that
+# is compiled while it comes is compiled anew for every page; otherwise what an earlier page has compiled is taken. The
+# last such option counts: what else is switched off is what Playwright's would.
 _FLAGS += [
-    "--disable-features=WebUIOmniboxPopup,WebUIOmniboxAimPopup,AvoidUnnecessaryBeforeUnloadCheckSync,"
+    "--disable-features=ScriptStreaming,WebUIOmniboxPopup,WebUIOmniboxAimPopup,AvoidUnnecessaryBeforeUnloadCheckSync,"
     "DestroyProfileOnBrowserClose,HttpsUpgrades,HttpsFirstBalancedModeAutoEnable,LensOverlay,MediaRouter,PaintHolding,"
     "ThirdPartyStoragePartitioning,AvoidCorsURLLoaderRestartOnRedirect,TcpPortRandomizationWin,OptimizationHints,"
     "NetworkTimeServiceQuerying,AimEnabled,PreconnectToSearch"

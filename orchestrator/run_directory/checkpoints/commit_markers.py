@@ -31,6 +31,8 @@ _UNREADABLE = "\N{REPLACEMENT CHARACTER}"
 """Replaces a control character in text that is read."""
 _MOST_MARKER_BYTES = 64 << 20
 _MOST_THREADS = 8
+_FEW_SIZES = 8
+"""Files whose sizes are compared sooner than threads are started for them."""
 
 
 class FileRecord(NamedTuple):
@@ -161,10 +163,18 @@ def verify(path: Path, *, contents: bool = True, part: tuple[int, int] = (0, 1))
     if commit is None:
         return [damage_of_marker(path) or f"{path / COMMIT_FILE} changed while it was read"]
     by_size = sorted(commit.files, key=lambda name: (commit.files[name].bytes, name))[part[0] :: part[1]]
-    threads = max(1, min(_MOST_THREADS, len(os.sched_getaffinity(0)) // part[1]))
-    with ThreadPoolExecutor(threads) as pool:
-        findings = pool.map(lambda name: verify_file(path / name, path, commit.files[name], contents), sorted(by_size))
-        return [finding for finding in findings if finding is not None]
+    names = sorted(by_size)
+
+    def look(name: str) -> str | None:
+        return verify_file(path / name, path, commit.files[name], contents)
+
+    if not contents and len(names) <= _FEW_SIZES:
+        findings = [look(name) for name in names]
+    else:
+        threads = max(1, min(_MOST_THREADS, len(os.sched_getaffinity(0)) // part[1]))
+        with ThreadPoolExecutor(threads) as pool:
+            findings = [*pool.map(look, names)]
+    return [finding for finding in findings if finding is not None]
 
 
 def verify_file(path: Path, folder: Path, expected: FileRecord, contents: bool) -> str | None:
