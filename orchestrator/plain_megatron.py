@@ -31,8 +31,10 @@ def _as_it_is(model: Any = None, **options: Any) -> Any:
     return model if model is not None else _as_it_is
 
 
-def _leave_alone_from_the_start(owner: type) -> None:
-    """Put the functions themselves where torch keeps what its compiler has made of them (torch._compile)."""
+def leave_alone_from_the_start(owner: type) -> None:
+    """Put the functions themselves where torch keeps what its compiler has made of them (torch._compile): the compiler
+    is told to leave them alone when they are first called, and is imported for that.
+    """
     for function in vars(owner).values():
         if (plain := getattr(function, "__wrapped__", None)) is not None:
             plain.__dynamo_disable = plain
@@ -95,7 +97,7 @@ with staying():
     _compile = _torch.compile
     if not torch.cuda.is_available():
         _torch.compile = _as_it_is
-        _leave_alone_from_the_start(torch.optim.Optimizer)
+        leave_alone_from_the_start(torch.optim.Optimizer)
     elif importlib.util.find_spec(_ENGINE) is not None:
         share_torchs_cudnn()
     try:

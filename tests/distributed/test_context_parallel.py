@@ -52,14 +52,17 @@ startup.seed_everything = seed_everything
 """
 
 
+STEPS = 3
+
+
 def job(name: str, parallelism: dict[str, Any], per_token: bool = False, **model: Any) -> JobSpec:
     return tiny_job(
         name,
         model={"num_layers": 2, "seq_length": 48, "num_query_groups": 2, **model},
         parallelism=parallelism,
         batch={"micro_batch_size": 1, "global_batch_size": 2},
-        schedule={"train_iters": 4, "lr_warmup_iters": 1},
-        evaluation={"eval_interval": 2, "eval_iters": 1},
+        schedule={"train_iters": STEPS, "lr_warmup_iters": 0},
+        evaluation={"eval_interval": STEPS, "eval_iters": 1},
         data={"random_tokens": True, "eod_mask_loss": per_token},
     )
 
@@ -162,4 +165,4 @@ def test_dropout_differs_between_ranks_and_is_resumed(
     stop_and_go_on(ranks, run, dropping, dropping, seeds, whole)
     assert (whole.path / "seed-0").read_text() != (whole.path / "seed-1").read_text()
     assert losses(run) == losses(whole)
-    assert len(losses(whole)) == 4
+    assert len(losses(whole)) == STEPS

@@ -40,6 +40,8 @@ MODEL: dict[str, Any] = {
     "moe_z_loss_coeff": 0.01,
 }
 STEPS = 2
+BATCH = 4
+"""Two micro-batches of one process: of replicas, one each."""
 ALONE = {"moe_router_pre_softmax": True}
 """The weight of an expert that is chosen alone is learned."""
 EP2 = {"expert_model_parallel_size": 2}
@@ -71,7 +73,7 @@ def experts_job(
         parallelism=layout(**degrees),
         schedule={"train_iters": steps, "lr_decay_style": "constant", "lr_warmup_iters": 0},
         runtime=runtime or {},
-        batch={"micro_batch_size": micro_batch_size, "global_batch_size": 8},
+        batch={"micro_batch_size": micro_batch_size, "global_batch_size": BATCH},
     )
 
 
@@ -115,7 +117,7 @@ VARIANTS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
             "moe_shared_expert_intermediate_size": None,
             "moe_router_load_balancing_type": "seq_aux_loss",
         },
-        {"pp": 2, "dp": 2, **EP2, "micro_batch_size": 4},
+        {"pp": 2, "dp": 2, **EP2, "micro_batch_size": 1},
     ),
     "dropped-tokens": (
         {"moe_router_score_function": "sigmoid", "moe_expert_capacity_factor": 1.0, "moe_router_dtype": "fp32"},
@@ -152,7 +154,7 @@ def variant_jobs(name: str) -> dict[tuple[str, ...], JobSpec]:
     model, degrees = VARIANTS[name]
     # Of a global batch, so that each replica has one micro-batch: the whole batch is balanced at once.
     whole = "global_aux_loss" in model.get("moe_router_load_balancing_type", "")
-    sizes = [8, 8 // degrees["dp"]] if whole else [2, 2]
+    sizes = [BATCH, BATCH // degrees["dp"]] if whole else [2, 2]
     return {
         (name, "one"): experts_job("one", model, micro_batch_size=sizes[0]),
         (name, "spread"): experts_job("spread", model, **{"micro_batch_size": sizes[1], **degrees}),
@@ -221,7 +223,7 @@ def test_variant(name: str, trained: Trained) -> None:
 
 def test_a_bias_follows_the_load(ranks: Ranks, tmp_path: Path) -> None:
     """Each step moves each expert's bias once, whatever the number of micro-batches, and the checkpoint has it."""
-    job = experts_job("biased", BIASED, steps=1, dp=2, **EP2)
+    job = experts_job("biased", BIASED, steps=1, micro_batch_size=1, dp=2, **EP2)
     run = ranks.must_train(make_run(tmp_path, job), job)
     stored = StoredWeights(run.checkpoint(1))
     for layer in range(job.model.num_layers):

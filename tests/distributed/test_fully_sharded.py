@@ -51,6 +51,8 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, dict[str, Any]]]] = {
 }
 
 
+ADDING = ("bf16", "further tokens", "not overlapped", "tensor parallel", "parts of sequences in groups")
+"""With two micro-batches or more of each replica, whose gradients add up."""
 GROUPS = {"groups of replicas": 2, "parts of sequences in groups": 2}
 """Of how many ranks a group is that shares out all weights; of all that have the same, unless it is listed."""
 
@@ -63,11 +65,12 @@ def trained(
     jobs = {}
     for name in selected(request, "name"):
         parallelism, sections = CASES[name]
+        batch = 8 if name in ADDING else 2 * parallelism["data_parallel_size"]
         for how, more in (("whole", {}), ("full", {"fsdp": GROUPS.get(name, "full")})):
             jobs[name, how] = tiny_job(
                 how,
                 **{
-                    "batch": {"micro_batch_size": 2, "global_batch_size": 8},
+                    "batch": {"micro_batch_size": 2, "global_batch_size": batch},
                     "schedule": {"train_iters": 2, "lr_warmup_iters": 0},
                     "optimizer": {"lr": 3e-3, "clip_grad": 0.5, "weight_decay": 0.1},
                     "parallelism": {**parallelism, **more},

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from support.faults import Ranks
+from support.faults import Ranks, ranks_forked_in
 from support.shipped import SHIPPED
 
 from orchestrator.models.layers import layers
@@ -77,6 +78,13 @@ FURTHER = {
     "mtp-experts": of_further_tokens(num_experts=4, add_bias_linear=False, moe_layer_freq=[0, 1, 1, 1]),
 }
 REPLICAS = {name: one_replica(path) for name, path in SHIPPED.items()} | PRESETS | FURTHER
+
+
+@pytest.fixture(scope="module")
+def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ranks]:
+    """Ranks with torch's compiler, which each would import: shapes of tensors without memory go through it."""
+    with ranks_forked_in(tmp_path_factory.mktemp("ranks"), "torch._dynamo") as made:
+        yield made
 
 
 @pytest.mark.parametrize("processes", sorted({job.world_size for job in REPLICAS.values()}))

@@ -21,7 +21,7 @@ from orchestrator.spec.job import JobSpec
 
 pytestmark = [pytest.mark.distributed, pytest.mark.slow("each variant trains on real ranks")]
 
-STEPS = 4
+STEPS = 3
 TWO = layout(tp=2, sequence_parallel=True)
 
 
@@ -32,7 +32,7 @@ STILL = {"lr": 1e-12, "weight_decay": 0.0}
 def vision_job(name: str, parallelism: dict[str, Any], **more: Any) -> JobSpec:
     model = {**FAMILIES["vision"], **more.pop("model", {})}
     model["vision"] = {**model["vision"], **more.pop("vision", {})}
-    schedule = {"train_iters": STEPS, "lr_warmup_iters": 1}
+    schedule = {"train_iters": STEPS, "lr_warmup_iters": 0}
     return tiny_job(name, model=model, parallelism=parallelism, schedule=schedule, **more)
 
 
@@ -48,7 +48,7 @@ JOBS = {
     "blind": tiny_job(
         "blind",
         model={name: value for name, value in FAMILIES["vision"].items() if name != "vision"},
-        schedule={"train_iters": STEPS, "lr_warmup_iters": 1},
+        schedule={"train_iters": STEPS, "lr_warmup_iters": 0},
     ),
     "gemma": vision_job("gemma", {}, model={"apply_layernorm_1p": True}, optimizer=STILL),
     "full": vision_job(
@@ -108,8 +108,8 @@ def test_goes_on_at_another_layout(reference: RunDir, ranks: Ranks, tmp_path: Pa
     saved = reference.checkpoint(2)
     shutil.copytree(saved, tmp_path / "two" / "run" / "checkpoints" / saved.name)
     two = trained(ranks, tmp_path, "two", TWO, checkpoint=SAVES)
-    assert list(losses(two)) == [3, 4]
-    assert largest_difference({step: losses(reference)[step] for step in (3, 4)}, losses(two)) < 1e-5
+    assert list(losses(two)) == [STEPS]
+    assert largest_difference({STEPS: losses(reference)[STEPS]}, losses(two)) < 1e-5
     assert weights_apart(reference, two) == {}
 
 

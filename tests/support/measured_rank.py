@@ -70,7 +70,8 @@ def main() -> int:
     rank = int(os.environ["RANK"])
     runtime = load_resolved(runs[0].resolved()).runtime
     device = select_device(runtime.device, threads=runtime.threads_per_rank)
-    torch._dynamo.config.recompile_limit = 1000
+    if device.is_cuda:  # elsewhere nothing is compiled, and the compiler takes half a second to import
+        torch._dynamo.config.recompile_limit = 1000
     address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
     meeting = _store(address, port, is_master=rank == 0)
     os.environ["TORCHELASTIC_USE_AGENT_STORE"] = "True"  # rank 0 opens no store of its own: each job finds one here
@@ -103,8 +104,9 @@ def measure(run: RunDir, rank: int, device: Device) -> None:
     """Run a job and write what it needed."""
     began = time.time()
     job = load_resolved(run.resolved())
-    # Every job gets the shapes that it would get in a process of its own; those of experts vary from step to step.
-    torch._dynamo.config.automatic_dynamic_shapes = job.model.num_experts is not None
+    if device.is_cuda:
+        # Every job gets the shapes that it would get in a process of its own; those of experts vary from step to step.
+        torch._dynamo.config.automatic_dynamic_shapes = job.model.num_experts is not None
     steps, before = Steps(device), outside() if device.is_cuda else 0
     with contextlib.ExitStack() as closing:
         session = open_session(run, job, device, "measured", False, closing, StartClock())

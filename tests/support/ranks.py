@@ -158,18 +158,18 @@ class RankStarter:
 def import_all() -> None:
     """What every rank needs is there before the forks."""
     import torch
-    import torch._dynamo  # data loaders and much else of torch import it when they are first used
-    import torch.utils.serialization.config
 
-    import orchestrator.runtime.__main__ as program  # noqa: F401
-    import orchestrator.runtime.layers.torch_layers  # noqa: F401 - a rank imports it once it has read its job
     from orchestrator.kernel_selection.libraries import versions_of
     from orchestrator.models import blocks
     from orchestrator.planning.hardware.devices import shipped
     from orchestrator.spec.schema.canonical import config_hash
 
-    for layers in Path(blocks.__path__[0]).glob("*/layers.py"):  # likewise
-        importlib.import_module(f"{blocks.__name__}.{layers.parent.name}.layers")
+    for program in ("runtime", "conversion", "data", "evaluation", "inference", "inference.serving"):
+        importlib.import_module(f"orchestrator.{program}.__main__")
+    later = ["torch.utils._device", "torch.utils.serialization.config", "orchestrator.runtime.layers.torch_layers"]
+    later += (f"{blocks.__name__}.{each.parent.name}.layers" for each in Path(blocks.__path__[0]).glob("*/layers.py"))
+    for module in later:  # a rank does so once it has read its job
+        importlib.import_module(module)
     if torch.cuda.is_available():
         import torch._inductor.compile_fx
     # What each rank would find out at its start, and is the same for all.

@@ -140,6 +140,7 @@ def _start(
             num_distributed_optimizer_instances=job.sharded_copies,
             expert_model_parallel_size=parallelism.expert_model_parallel_size,
             expert_tensor_parallel_size=parallelism.expert_tensor_parallel,
+            create_gloo_process_groups=False,  # of replicas on the host, for a way of saving that is not ours
             distributed_timeout_minutes=max(1, round(timeout_seconds / 60)),
         )
     ranks = Ranks(
@@ -220,7 +221,10 @@ def seed_everything(seed: int, ranks: Ranks, *, for_graphs: bool = False) -> Non
     tensor-parallel regions. `for_graphs`: keep generators, from which a CUDA graph can draw, in place of their states.
     """
     own_seed = seed + 100 * ranks.pp + 10 * (ranks.dp * ranks.cp_size + ranks.cp) * 1009
-    torch.manual_seed(own_seed)
+    if torch.cuda.is_available():
+        torch.manual_seed(own_seed)
+    else:  # it would write down the stack for each kind of device that is not there, with the lines of its files
+        torch.default_generator.manual_seed(own_seed)
     # What a process keeps was made for the first job that it seeded.
     tensor_parallel.model_parallel_cuda_manual_seed(own_seed, use_cudagraphable_rng=for_graphs, force_reset_rng=True)
 

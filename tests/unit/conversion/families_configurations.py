@@ -8,7 +8,7 @@ import transformers
 
 from tests.unit.conversion import native_images
 
-VOCAB, LENGTH, NEW = 101, 16, 6
+VOCAB, LENGTH, NEW = 101, 16, 4
 SIZES = {
     **{"vocab_size": VOCAB, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4},
     **{"intermediate_size": 48, "num_key_value_heads": 2, "max_position_embeddings": 64},
