@@ -418,7 +418,7 @@ class Cluster:
             now = ", ".join(f"{key}={job[key]}" for key in ("JobState", "Reason", "Restarts", "ExitCode", "NodeList"))
             return f"job {job_id} {' or '.join(states)} after {restarts} restarts, but {now}"
 
-        wait_until(is_there, what)
+        wait_until(is_there, what, pause=0.3)
         return job
 
     def node_states(self) -> dict[str, str]:

@@ -70,7 +70,7 @@ def test_a_job_that_is_requeued_or_preempted_is_told_and_starts_again(cluster: C
 
 @pytest.mark.slow("SLURM takes half a minute to give a node up")
 def test_a_job_leaves_a_lost_node_and_yet_goes_on_there(cluster: Cluster, tmp_path: Path) -> None:
-    beat = f'srun sh -c "while sleep 0.1; do date >>{tmp_path}/$SLURM_JOB_ID-\\$(hostname); done"'
+    beat = f'srun sh -c "at=\\$(hostname); while sleep 0.2; do echo >>{tmp_path}/$SLURM_JOB_ID-\\$at; done"'
 
     def beats(job_id: int, node: str) -> int:
         file = tmp_path / f"{job_id}-{node}"

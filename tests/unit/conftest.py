@@ -24,6 +24,7 @@ def light_forks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LightForks
         "orchestrator.executors.kubernetes.pod",
         "orchestrator.executors.slurm.array_program",
         "orchestrator.sweeps",
+        "orchestrator.sweeps.ending",
         "orchestrator.sweeps.search",
         "submitit.core._submit",
     )
