@@ -9,14 +9,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cache, cached_property
 from itertools import product
-from typing import Literal, NamedTuple, cast
+from typing import Literal, NamedTuple
 
 from orchestrator.errors import Problem
 from orchestrator.fields.refusals import divisors
-from orchestrator.spec.documents.partial_validation import PartialSection
+from orchestrator.spec.documents.partial_validation import without_fields
 from orchestrator.spec.encoder_decoder import HALVES, layers_of_stage
 from orchestrator.spec.job import JobSpec
-from orchestrator.spec.job_sections import JobSections
 from orchestrator.spec.layout.parallelism import ParallelismSpec
 from orchestrator.spec.layout.stages import layers_of_chunks
 from orchestrator.spec.model import ModelSpec
@@ -154,7 +153,7 @@ class Space:
     @cached_property
     def _rules_of_layouts(self) -> tuple[Rule, ...]:
         """Those to which it matters which layout the job has."""
-        return undecided(_without_layout(self.job))
+        return undecided(without_fields(self.job, settings_of(layout_of(self.job))))
 
     @cached_property
     def may_join_loss(self) -> bool:
@@ -220,15 +219,6 @@ class Space:
             tp_comm_overlap=own.tp_comm_overlap,
         )
         return wanted._replace(**{name: getattr(own, name) for name in self.kept})
-
-
-def _without_layout(job: JobSpec) -> JobSections:
-    """What is known of a job whose layout is not."""
-    known = dict(job)
-    for name, settings in settings_of(layout_of(job)).items():
-        others = {field: value for field, value in known[name] if field not in settings}
-        known[name] = PartialSection(type(known[name]), others)
-    return cast("JobSections", PartialSection(type(job), known))
 
 
 @cache  # a search asks thousands of times
