@@ -9,7 +9,7 @@ import re
 import subprocess
 import sys
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from graphlib import TopologicalSorter
 from pathlib import Path
 
@@ -133,20 +133,16 @@ def test_a_folder_of_many_modules_has_folders() -> None:
     assert _crowded() == {}, "give each a folder whose name tells what is in it"
 
 
-def _statements(body: Iterable[ast.AST]) -> Iterator[ast.AST]:
-    """Those of a file, and within each other. Not their expressions, which are nine nodes of ten."""
-    for node in body:
-        yield node
-        for part in ("body", "orelse", "finalbody", "handlers", "cases"):
-            yield from _statements(getattr(node, part, ()))
+_IMPORTS = re.compile(r"^ *(?:from (orchestrator[\w.]*) import (\([^)]*\)|.*)|import (orchestrator[\w.]*))", re.M)
 
 
 def _imported(path: Path) -> set[str]:
-    """Everything that a file imports, whole names."""
-    nodes = list(_statements(ast.parse(path.read_text()).body))
-    whole = {name.name for node in nodes if isinstance(node, ast.Import) for name in node.names}
-    named = [node for node in nodes if isinstance(node, ast.ImportFrom)]
-    return whole | {f"{node.module}.{name.name}" for node in named for name in node.names}
+    """Everything of the package that a file imports, whole names. A tenth of the work of parsing it."""
+    found = set()
+    for module, names, whole in _IMPORTS.findall(path.read_text()):
+        parts = re.findall(r"(\w+)(?: as \w+)?", re.sub("#.*", "", names))
+        found |= {f"{module}.{name}" for name in parts} or {whole}
+    return found
 
 
 def test_folders_of_a_room_import_each_other_one_way() -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import sys
 from collections.abc import Iterator, Mapping
 from functools import cache
 from itertools import pairwise
@@ -21,13 +22,20 @@ def docstrings(section: type[Section]) -> Mapping[str, str]:
     found: dict[str, str] = {}
     for owner in reversed(section.__mro__):
         if issubclass(owner, Section):
-            found |= dict(_below_fields(owner))
+            in_module = _below_fields(owner.__module__)
+            assert owner.__qualname__ in in_module, "sections stand at the top of their modules"
+            found |= in_module[owner.__qualname__]
     return found
 
 
-def _below_fields(owner: type[Section]) -> Iterator[tuple[str, str]]:
-    [definition] = ast.parse(inspect.getsource(owner)).body
-    assert isinstance(definition, ast.ClassDef), "sections stand at the top of their modules"
+@cache  # inspect finds one class by reading all of its module
+def _below_fields(module: str) -> Mapping[str, Mapping[str, str]]:
+    """By class of a module, what is below its fields."""
+    definitions = ast.parse(inspect.getsource(sys.modules[module])).body
+    return {each.name: dict(_in_class(each)) for each in definitions if isinstance(each, ast.ClassDef)}
+
+
+def _in_class(definition: ast.ClassDef) -> Iterator[tuple[str, str]]:
     for field, below in pairwise(definition.body):
         match field, below:
             case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(text))):

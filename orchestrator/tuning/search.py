@@ -17,7 +17,7 @@ from orchestrator.spec.job import JobSpec
 from orchestrator.tuning.bisection import first_within
 from orchestrator.tuning.estimates import Candidate, Estimates, LayoutEstimates, front
 from orchestrator.tuning.layout import EVEN, SELECTIVE, Layout, Split
-from orchestrator.tuning.space import Space
+from orchestrator.tuning.space import Forms, Space
 
 _REFINED = 10
 """How many of the fastest are tried with single switches turned."""
@@ -133,8 +133,8 @@ def can_fit(space: Space, estimates: Estimates) -> bool:
 class _NearFit:
     """Where something may fit in nearly all of the memory."""
 
-    layouts: list[Layout]
-    """Each with more recomputation than the one before; none of them fits for sure."""
+    forms: Forms
+    """None of them fits for sure."""
     beside: Candidate | None
     """The same with enough of it to fit for sure."""
 
@@ -167,7 +167,7 @@ class _Search:
         lean = self.leanest(degrees)
         if not self.fits(lean):
             self._does_not_fit(lean)
-            self.nearly.append(_NearFit([lean.layout], None))
+            self.nearly.append(_NearFit(Forms(lean.layout, [lean.layout.recompute]), None))
             plain = self.space.without_sequence_parallel(lean.layout)
             if plain is not None and self._fits(self.layouts.memory(plain), self.part):
                 self.look_at(degrees._replace(sequence_parallel=False))
@@ -298,9 +298,9 @@ class _Search:
     def _tight(self, places: Iterable[_NearFit]) -> Iterator[Layout]:
         """What fits there in nearly all of the memory. It is looked for here, as no more than a few are asked for."""
         for each in places:
-            number = self._least(each.layouts, self._nearly_all)
+            number = self._least(each.forms, self._nearly_all)
             if number is not None:
-                yield each.layouts[number]
+                yield each.forms.form(number)
 
     def _split_where_tight(self, candidates: list[Candidate]) -> list[Candidate]:
         """The fastest pipelines with stages that take equally long, where that is what makes them tight."""
@@ -348,24 +348,26 @@ class _Search:
         can cost more or less than whole layers do.
         """
         recomputes = self.space.recomputes(layout, layout.vp)
-        asked = [layout._replace(recompute=each) for each in recomputes]
+        forms = Forms(layout, recomputes)
         limits = {self._limit(part) for part in (self.part, TIGHT)}
-        least = {number for limit in limits if (number := self._least(asked, limit)) is not None}
+        least = {number for limit in limits if (number := self._least(forms, limit)) is not None}
         for number in sorted(least):
-            self.found[asked[number]] = self.layouts.candidate(asked[number])
-        first = min(least, default=len(asked))
+            form = forms.form(number)
+            self.found[form] = self.layouts.candidate(form)
+        first = min(least, default=len(recomputes))
         if self.part == TIGHT:
-            self.nearly.append(_NearFit(asked[:first], self.found[asked[first]] if least else None))
+            fits = self.found[forms.form(first)] if least else None
+            self.nearly.append(_NearFit(Forms(layout, recomputes[:first]), fits))
         joined = False
         if first > 0:
-            plain = NearestMiss(asked[0], self.layouts.memory(asked[0]))
+            plain = NearestMiss(forms.form(0), self.layouts.memory(forms.form(0)))
             self._does_not_fit(plain, first)
             if "recompute" not in self.space.kept:
                 self._add(layout._replace(recompute=SELECTIVE))
             joined = self._is_leaner_joined(plain) and self._fill(_joined(layout))
-        if first + 1 < len(asked):
+        if first + 1 < len(recomputes):
             why = f"recompute {recomputes[first].describe()} is enough"
-            self.lose(NEEDLESS, asked[-1], why, len(asked) - first - 1)
+            self.lose(NEEDLESS, forms.form(-1), why, len(recomputes) - first - 1)
         return joined or bool(least)
 
     def _is_leaner_joined(self, plain: NearestMiss) -> bool:
@@ -374,21 +376,21 @@ class _Search:
             return False
         return self.layouts.memory(_joined(plain.layout)).device_bytes < plain.memory.device_bytes
 
-    def _least(self, layouts: list[Layout], limit: float) -> int | None:
-        """Which of the layouts, each with more recomputation than the one before, is the first to need no more bytes.
+    def _least(self, forms: Forms, limit: float) -> int | None:
+        """Which of the forms, each with more recomputation than the one before, is the first to need no more bytes.
 
         Each layer more is leaner, up to those that recompute everything (`Space.recomputes`).
         """
 
         def needed(number: int) -> int:
-            return self.layouts.memory(layouts[number]).device_bytes
+            return self.layouts.memory(forms.form(number)).device_bytes
 
-        parts = sum(each.recompute.method != "uniform" for each in layouts)
+        parts = forms.partial
         if parts and needed(0) <= limit:
             return 0
         if parts and needed(parts - 1) <= limit:
             return first_within(needed, parts - 1, limit)
-        return next((number for number in range(parts, len(layouts)) if needed(number) <= limit), None)
+        return next((number for number in range(parts, len(forms.recomputes)) if needed(number) <= limit), None)
 
     def _add(self, layout: Layout, faster_than: Candidate | None = None) -> None:
         """Take it if it is new, legal, fits, and is faster than another."""

@@ -7,17 +7,18 @@ allow (context and expert parallelism, say) is searched from then on.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from itertools import product
-from typing import Literal, cast
+from typing import Literal, NamedTuple
 
 from orchestrator.errors import Problem
 from orchestrator.fields.refusals import divisors
-from orchestrator.spec.documents.partial_validation import PartialSection
+from orchestrator.spec.documents.partial_validation import without_fields
 from orchestrator.spec.encoder_decoder import HALVES, layers_of_stage
 from orchestrator.spec.job import JobSpec
-from orchestrator.spec.job_sections import JobSections
+from orchestrator.spec.layout.parallelism import ParallelismSpec
 from orchestrator.spec.layout.stages import layers_of_chunks
+from orchestrator.spec.model import ModelSpec
 from orchestrator.spec.rules import refusals, undecided
 from orchestrator.spec.rules.base import Rule
 from orchestrator.tuning.layout import KEYS, NO_RECOMPUTE, Layout, Recompute, layout_of, settings_of, with_layout
@@ -25,6 +26,26 @@ from orchestrator.tuning.layout import KEYS, NO_RECOMPUTE, Layout, Recompute, la
 DEGREES = ("tp", "pp", "cp", "ep")
 _KEY_OF = {field: key for key, field in KEYS.items() if field != "recompute"}
 _KEY_OF_RECOMPUTE = "runtime.recompute_granularity"
+_WHOLE_SIZES = (1, 2)
+"""How many layers are recomputed together where all are."""
+
+
+class Forms(NamedTuple):
+    """A layout with more and more recomputation. Each is made when it is asked for, as most never are."""
+
+    layout: Layout
+    recomputes: list[Recompute]
+    """Each is slower than the one before (`Space.recomputes`)."""
+
+    def form(self, number: int) -> Layout:
+        """With one of them."""
+        return self.layout._replace(recompute=self.recomputes[number])
+
+    @property
+    def partial(self) -> int:
+        """How many come before those that recompute every layer."""
+        last = self.recomputes[-len(_WHOLE_SIZES) :]
+        return len(self.recomputes) - sum(each.method == "uniform" for each in last)
 
 
 @dataclass(frozen=True)
@@ -91,12 +112,14 @@ class Space:
             return [self.own.recompute]
         if not self._may_recompute:
             return [NO_RECOMPUTE]
-        lengths = _lengths(with_layout(self.job, degrees._replace(vp=vp)))
+        split = settings_of(degrees._replace(vp=vp))["parallelism"]
+        lengths = _lengths(self.job.model, self.job.parallelism.model_copy(update=split))
         # Each chunk recomputes so many of its own; of a T5 no more than its shorter half has.
         most = min(lengths) if self.job.model.family.is_encoder_decoder else max(lengths)
-        some = [Recompute("full", "block", count) for count in range(1, most)]
-        whole = [Recompute("full", "uniform", size) for size in (1, 2) if not any(held % size for held in lengths)]
-        return [NO_RECOMPUTE, *some, *whole]
+        whole = [
+            Recompute("full", "uniform", size) for size in _WHOLE_SIZES if not any(each % size for each in lengths)
+        ]
+        return [*_in_parts(most), *whole]
 
     def replicas(self, layout: Layout) -> int:
         """DP."""
@@ -130,7 +153,7 @@ class Space:
     @cached_property
     def _rules_of_layouts(self) -> tuple[Rule, ...]:
         """Those to which it matters which layout the job has."""
-        return undecided(_without_layout(self.job))
+        return undecided(without_fields(self.job, settings_of(layout_of(self.job))))
 
     @cached_property
     def may_join_loss(self) -> bool:
@@ -198,18 +221,14 @@ class Space:
         return wanted._replace(**{name: getattr(own, name) for name in self.kept})
 
 
-def _without_layout(job: JobSpec) -> JobSections:
-    """What is known of a job whose layout is not."""
-    known = dict(job)
-    for name, settings in settings_of(layout_of(job)).items():
-        others = {field: value for field, value in known[name] if field not in settings}
-        known[name] = PartialSection(type(known[name]), others)
-    return cast("JobSections", PartialSection(type(job), known))
+@cache  # a search asks thousands of times
+def _in_parts(most: int) -> tuple[Recompute, ...]:
+    """Nothing, one layer of a chunk, two, …, all but one of `most`."""
+    return (NO_RECOMPUTE, *(Recompute("full", "block", count) for count in range(1, most)))
 
 
-def _lengths(job: JobSpec) -> set[int]:
+def _lengths(model: ModelSpec, degrees: ParallelismSpec) -> set[int]:
     """How many layers the chunks hold, or the halves of a T5 on its stages."""
-    model, degrees = job.model, job.parallelism
     if not model.family.is_encoder_decoder:
         return {held for stage in layers_of_chunks(model.num_layers, degrees) for held in stage}
     stages = range(degrees.pipeline_model_parallel_size)

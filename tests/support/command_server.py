@@ -25,6 +25,8 @@ from orchestrator.imports import staying
 
 _LONGEST_REQUEST = 1 << 20
 _ASKING = Path(__file__).with_name("asking.py")
+_LATER = ("jinja2.sandbox", "typer.rich_utils")
+"""What commands import when they come to it: scripts and refused words are some of many tests'."""
 
 
 def serve() -> None:
@@ -33,6 +35,8 @@ def serve() -> None:
     with staying():
         for entry in front.COMMANDS:
             front.command_of(entry.name)  # imported, and its parameters known
+        for name in _LATER:
+            importlib.import_module(name)
         for name in sys.argv[1:]:
             programs[name] = importlib.import_module(f"{name}.program").main
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)

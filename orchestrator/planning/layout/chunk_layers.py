@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 
 from orchestrator.models.blocks.block import Block
@@ -28,16 +28,20 @@ def kinds_of_stages(job: JobSpec) -> tuple[tuple[Kinds, ...], ...]:
     are in the last chunk.
     """
     found = _without_predictions(job)
-    if more := kinds_of(prediction_layers(job.model)):
+    if predicting := prediction_layers(job.model):
         *others, last = found
-        return (*others, (*last[:-1], (*last[-1], *more)))
+        return (*others, (*last[:-1], (*last[-1], *kinds_of(predicting))))
     return found
+
+
+def _are_alike(every: Sequence[Layer]) -> bool:
+    return every.count(every[0]) == len(every)
 
 
 def _without_predictions(job: JobSpec) -> tuple[tuple[Kinds, ...], ...]:
     model, degrees = job.model, job.parallelism
     every = layers(model)
-    if every.count(every[0]) == len(every):
+    if _are_alike(every):
         return _alike_in_chunks(every[0], layers_of_chunks(model.num_layers, degrees))
     return tuple(
         tuple(kinds_of(every[chunk.first : chunk.last + 1]) for chunk in chunks)
@@ -52,6 +56,10 @@ def _alike_in_chunks(layer: Layer, counts: tuple[tuple[int, ...], ...]) -> tuple
 
 def in_stages(job: JobSpec, count_of: Callable[[Layer], int]) -> list[int]:
     """Of each stage the sum over its layers."""
+    model, every = job.model, layers(job.model)
+    if _are_alike(every) and not prediction_layers(model):
+        of_one = count_of(every[0])
+        return [of_one * sum(chunks) for chunks in layers_of_chunks(model.num_layers, job.parallelism)]
     in_chunks = kinds_of_stages(job)
     different = {kinds for chunks in in_chunks for kinds in chunks}
     of_layers = {layer: count_of(layer) for layer in {layer for kinds in different for layer, _ in kinds}}

@@ -150,9 +150,13 @@ def _in_flight(stage: int, chunks: tuple[Activations, ...], job: JobSpec, stream
     if len(fullest) == 1:
         [held] = fullest
         return _InFlight(held, held, _between(stage, stages, len(chunks), is_first=True))
-    between = {held: _between(stage, stages, len(chunks), is_first=held == fullest[0]) for held in fullest}
+    between = dict.fromkeys(fullest, _between(stage, stages, len(chunks), is_first=False))
+    between[fullest[0]] = _between(stage, stages, len(chunks), is_first=True)
     each = [chunk.saved for chunk in chunks]
-    by_bytes = sorted(fullest, key=lambda held: sum(map(mul, each, held)) + between[held] * stream, reverse=True)
+    if min(each) == max(each):  # as many passes hold as much then, whichever they are
+        by_bytes = sorted(fullest, key=between.__getitem__, reverse=True)
+    else:
+        by_bytes = sorted(fullest, key=lambda held: sum(map(mul, each, held)) + between[held] * stream, reverse=True)
     at_the_loss = next((held for held in by_bytes if held[-1] > 0), by_bytes[0])
     return _InFlight(by_bytes[0], at_the_loss, between[by_bytes[0]])
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import gcd, prod
@@ -14,6 +15,16 @@ from orchestrator.spec.layout.stages import layers_of_chunks
 from orchestrator.spec.sections.runtime import Layers
 
 _FACTORS = (2, 4, 8)
+_WITH_DEGREES = (
+    "parallelism.tensor_model_parallel_size",
+    "parallelism.pipeline_model_parallel_size",
+    "parallelism.context_parallel_size",
+    "parallelism.data_parallel_size",
+    "batch.num_micro_batches",
+    "launch.nodes",
+    "launch.gpus_per_node",
+)
+"""What larger degrees and another micro-batch bring with them."""
 
 
 @dataclass(frozen=True)
@@ -107,6 +118,15 @@ def _recomputation(job: JobSpec) -> list[Change]:
         if runtime.recompute_granularity != "full" or count > (runtime.recompute_num_layers or 1)
     ]
     return [*changes, Change("recompute", "all layers recomputed", {**full, f"{path}method": "uniform"})]
+
+
+def fields_of(axes: Mapping[str, list[Change]]) -> dict[str, set[str]]:
+    """All that differs in any job that comes of these, by section."""
+    found: dict[str, set[str]] = {}
+    for path in itertools.chain(_WITH_DEGREES, *(change.fields for changes in axes.values() for change in changes)):
+        section, _, name = path.partition(".")
+        found.setdefault(section, set()).add(name)
+    return found
 
 
 def apply(job: JobSpec, changes: tuple[Change, ...], machine: int) -> tuple[JobSpec, dict[str, Any]] | None:

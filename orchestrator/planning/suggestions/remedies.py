@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from orchestrator.planning.memory.stages import Memory, estimate_memory
-from orchestrator.planning.suggestions.axes import Change, apply, axes_of
+from orchestrator.planning.suggestions.axes import Change, apply, axes_of, fields_of
 from orchestrator.planning.suggestions.changes import overrides
 from orchestrator.planning.vocabulary import padded_vocab_size
+from orchestrator.spec.documents.partial_validation import without_fields
 from orchestrator.spec.job import JobSpec
-from orchestrator.spec.rules import refusals
+from orchestrator.spec.rules import refusals, undecided
 from orchestrator.spec.sections.runtime import Layers
 
 Planner = Callable[[JobSpec], tuple[Memory, float]]
@@ -92,6 +93,7 @@ def _fitting(
 ) -> Iterator[tuple[tuple[Change, ...], JobSpec, dict[str, Any], Memory, float]]:
     """What fits, fewest changes first; nothing that does more than something before it along the same axes."""
     axes = axes_of(job, machine, layers)
+    rules = undecided(without_fields(job, fields_of(axes)))  # to all others none of the changes matters
     found: list[frozenset[str]] = []
     for count in range(1, _MOST_CHANGES + 1):
         for chosen in itertools.combinations(axes, count):
@@ -100,7 +102,7 @@ def _fitting(
                 if any(fewer <= words for fewer in found):
                     continue
                 applied = apply(job, changes, machine)
-                if applied is None or any(refusals(applied[0])):
+                if applied is None or any(refusals(applied[0], rules)):
                     continue
                 changed, fields = applied
                 tp = changed.parallelism.tensor_model_parallel_size

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Container, Mapping
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
@@ -13,6 +14,7 @@ from orchestrator.fields.base import Section
 from orchestrator.fields.docstrings import docstrings
 from orchestrator.fields.formatting import dotted
 from orchestrator.fields.refusals import Unavailable
+from orchestrator.spec.job_sections import JobSections
 from orchestrator.spec.messages.validation import problems_of
 from orchestrator.spec.schema.shape import JOB, Shape, fields_of
 
@@ -37,6 +39,15 @@ class PartialSection:
     def model_copy(self, update: dict[str, Any]) -> PartialSection:
         """The same with other values, as of a whole section."""
         return PartialSection(self._section, {**self._values, **update})
+
+
+def without_fields(job: JobSections, fields: Mapping[str, Container[str]]) -> JobSections:
+    """What is known of a job where these fields are not, by section."""
+    known = dict(job)
+    for name, unknown in fields.items():
+        others = {field: value for field, value in known[name] if field not in unknown}
+        known[name] = PartialSection(type(known[name]), others)
+    return cast("JobSections", PartialSection(type(job), known))
 
 
 @dataclass

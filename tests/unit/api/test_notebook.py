@@ -17,8 +17,8 @@ NOTEBOOK = Path(__file__).resolve().parents[3] / "docs" / "how-to" / "python.ipy
 def test_the_notebook_runs_and_has_no_output_of_its_own(
     tmp_path: Path, ranks: Ranks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In a kernel as a reader would start it; torchrun and the ranks that it starts are forked."""
-    for name, value in ranks.under_torchrun().items():
+    """In a kernel as a reader would start it; ranks are forked, without torchrun, which the quickstart starts."""
+    for name, value in ranks.for_commands().items():
         monkeypatch.setenv(name, value)
     notebook = nbformat.read(NOTEBOOK, as_version=4)
     assert [cell.id for cell in notebook.cells if cell.get("outputs")] == [], "outputs are not committed"

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from support.event_log import append_event, lines_of
+from support.faults import Ranks
 from support.programs import run_instead
 from support.training import make_run, tiny_job
 
@@ -115,9 +116,9 @@ def test_what_was_measured_is_shown_though_the_profile_cannot_be_written(
 
 
 def test_devices_that_do_not_talk_are_measured_each_by_itself(
-    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ranks: Ranks, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / "unlinked.py").write_text(
+    (tmp_path / "unlinked_program.py").write_text(
         "import sys\n"
         "from orchestrator.runtime.calibration import __main__ as program\n"
         "def refusing(*arguments, **options):\n"
@@ -125,8 +126,9 @@ def test_devices_that_do_not_talk_are_measured_each_by_itself(
         "program.measure_links = refusing\n"
         "sys.exit(program.main())\n"
     )
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    run_instead(monkeypatch, "unlinked", "calibration")
+    for name, value in ranks.for_commands(tmp_path).items():
+        monkeypatch.setenv(name, value)
+    run_instead(monkeypatch, "unlinked_program", "calibration")
     assert main(["calibrate", "--cpu", "--seconds", "0.01", "--json"]) == 1
     said = capsys.readouterr()
     document = json.loads(said.out)

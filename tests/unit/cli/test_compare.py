@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from support.commands import Commands
 from support.training import tiny_job
 from unit.cli.conftest import Orchestrator
 
@@ -107,28 +108,23 @@ def test_runs_that_measured_nothing(orchestrator: Orchestrator, tmp_path: Path) 
 
 @pytest.mark.parametrize(("variables", "coloured"), [({}, True), ({"NO_COLOR": "1"}, False), ({"TERM": "dumb"}, False)])
 def test_colours_only_in_a_terminal_that_wants_them(
-    runs: list[RunDir], tmp_path: Path, variables: dict[str, str], coloured: bool
+    runs: list[RunDir], tmp_path: Path, commands: Commands, variables: dict[str, str], coloured: bool
 ) -> None:
     ours, its = pty.openpty()
     environment = {**{key: value for key, value in os.environ.items() if key != "NO_COLOR"}, "TERM": "xterm"}
-    process = subprocess.Popen(
-        [sys.executable, "-m", "orchestrator", "compare", *(run.run_id for run in runs)],
-        cwd=tmp_path,
-        env={**environment, "COLUMNS": "90", "LINES": "30", **variables},
-        stdin=subprocess.DEVNULL,
-        stdout=its,
-    )
+    env = {**environment, "COLUMNS": "90", "LINES": "30", **variables}
+    going = commands.start("compare", *(run.run_id for run in runs), cwd=tmp_path, env=env, out=its)
     os.close(its)
     said = b""
-    with process:
+    with going.answer, going.answer.makefile("rb") as told:
         while True:
             try:
                 part = os.read(ours, 1 << 16)
             except OSError:  # the end of a terminal
                 break
             said += part
+        assert told.read() == b"0"
     os.close(ours)
-    assert process.returncode == 0
     assert (b"\x1b[" in said) == coloured
     assert "A  lr=0.001" in said.decode() or coloured
     assert ("⠤" in said.decode()) == coloured

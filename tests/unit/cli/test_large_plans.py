@@ -39,7 +39,7 @@ def test_a_published_row_is_planned_with_the_layers_of_the_machine_that_is_named
     path.write_text(LARGEST)
     site.write_text("name: site\ngpu: H100\n")
     sizes = ("tensor_model_parallel_size", "pipeline_model_parallel_size", "virtual_pipeline_model_parallel_size")
-    kept = [word for size in sizes for word in ("--keep", size)]
+    kept = [word for size in (*sizes, "micro_batch_size") for word in ("--keep", size)]
     for named, layers, mfu in (
         (("--gpu", "h100"), "transformer_engine", 0.464),
         (("--cluster", site), "transformer_engine", 0.464),

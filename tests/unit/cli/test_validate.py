@@ -245,7 +245,7 @@ values = st.one_of(
 )
 
 
-@settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(overrides=st.lists(st.one_of(st.tuples(keys, values).map("=".join), st.text(max_size=40)), max_size=3))
 def test_no_override_ever_makes_a_traceback(job_file: Path, overrides: list[str]) -> None:
     arguments = ["validate", str(job_file), "--json"]

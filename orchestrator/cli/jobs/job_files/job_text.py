@@ -72,17 +72,19 @@ def _sees(values: Mapping[str, Any]) -> bool:
 
 def _section_lines(name: str, values: Mapping[str, Any]) -> list[str]:
     lines = []
-    section = sections()[(name,)]
+    section, inside = sections()[(name,)], _below(name, values)
     for key in section.model_fields:
-        path = f"{name}.{key}"
-        nested = {
-            other.removeprefix(f"{path}."): value for other, value in values.items() if other.startswith(f"{path}.")
-        }
-        if path in values:
-            lines += _entry(key, values[path], docstrings(section)[key])
-        elif nested:
+        if key in inside:
+            lines += _entry(key, inside[key], docstrings(section)[key])
+        elif nested := _below(key, inside):
             lines += [f"  {key}:", *(f"    {inner}: {as_yaml(value)}" for inner, value in nested.items())]
     return lines
+
+
+def _below(name: str, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Values whose paths begin with a name, by what follows it."""
+    prefix = f"{name}."
+    return {path.removeprefix(prefix): value for path, value in values.items() if path.startswith(prefix)}
 
 
 def _option_lines(name: str, values: Mapping[str, Any]) -> list[str]:
