@@ -64,7 +64,7 @@ def alone(ranks: Ranks, run: RunDir, tmp_path_factory: pytest.TempPathFactory) -
 
 def test_the_cache_and_the_batch_change_nothing(alone: dict[str, Any]) -> None:
     """Prompts of different lengths together, with keys and values kept, are as each alone without."""
-    assert [len(tokens) for tokens in alone["cached"]] == [12, 12, 12, 12]
+    assert [len(tokens) for tokens in alone["cached"]] == [8, 8, 8, 8]
     assert alone["cached"] == alone["recomputed"]
 
 
@@ -85,7 +85,7 @@ def test_a_draw_depends_on_seed_and_prompt_alone(alone: dict[str, Any]) -> None:
     assert alone["drawn in twos"] == alone["drawn"]
     assert alone["drawn, fewer"] == [tokens[:3] for tokens in alone["drawn"]]
     assert alone["of each its own"] == alone["each alone"]
-    assert [len(tokens) for tokens in alone["of each its own"]] == [12, 12, 5, 12]
+    assert [len(tokens) for tokens in alone["of each its own"]] == [8, 8, 5, 8]
 
 
 def test_the_end(alone: dict[str, Any]) -> None:
@@ -97,7 +97,7 @@ def test_the_end(alone: dict[str, Any]) -> None:
     assert alone["tokenizer's end"] == [
         tokens[: tokens.index(256)] if 256 in tokens else tokens for tokens in alone["cached"]
     ]
-    assert [len(tokens) for tokens in alone["not ended"]] == [12, 12, 12, 12]
+    assert [len(tokens) for tokens in alone["not ended"]] == [8, 8, 8, 8]
     assert all(end not in tokens for tokens in alone["not ended"])
 
 
@@ -116,8 +116,8 @@ def test_logits_are_those_of_each_list_alone_without_padding(alone: dict[str, An
 
 def test_what_is_written_is_measured_as_logits_are(alone: dict[str, Any]) -> None:
     """The log-probabilities of new tokens, with the cache, are those of the whole, without; each was the likeliest."""
-    assert alone["likeliest of the greedy"] == [[True] * 12] * 4, "of any part of the vocabulary"
-    assert len(alone["~measured"]) == 12
+    assert alone["likeliest of the greedy"] == [[True] * 8] * 4, "of any part of the vocabulary"
+    assert len(alone["~measured"]) == 8
     assert alone["~measured"] == pytest.approx(alone["~scored"], abs=1e-5)
 
 
