@@ -59,8 +59,9 @@ def open_to_append(path: Path, folder: Path) -> BinaryIO:
 def read_stored(path: Path, folder: Path, most: int = MOST_BYTES) -> bytes:
     """The content of a file. Raises what `open_stored` does, and NotStoredError for one that is larger than `most`."""
     with open_stored(path, folder) as file:
-        content = file.read(most + 1)
-    if len(content) > most:
+        is_too_large = os.fstat(file.fileno()).st_size > most  # then nothing of it is read
+        content = b"" if is_too_large else file.read(most + 1)
+    if is_too_large or len(content) > most:
         raise _refused(errno.EINVAL, f"Too large: more than {most:,} bytes", path)
     return content
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -32,18 +33,38 @@ ROWS = 261
 """Of a GPT's table."""
 
 
+@functools.cache
 def job_of(kind: str) -> JobSpec:
     """The job migrated from a kind's script; what it begins with is no part of it."""
     script = replace(KINDS[kind], finetunes=None).script
     return load_text(job_text(migrate_script(script, "pretrain.sh"))).job
 
 
-def imported(kind: str, folder: Path) -> tuple[StoredWeights, StoredWeights, JobSpec]:
-    """A recorded checkpoint, and what an import makes of it."""
-    job = job_of(kind)
-    source = write_checkpoint(kind, folder / "theirs") / f"iter_{SAVED:07d}"
-    import_megatron(source, job, folder / "ours", with_optimizer=True)
-    return StoredWeights(source), StoredWeights(folder / "ours"), job
+@dataclass(frozen=True)
+class Checkpoints:
+    """Recorded ones, each written once for the tests that read it."""
+
+    folder: Path
+
+    @functools.cache  # noqa: B019 - there is one, and the tests of this file end with it
+    def saved(self, kind: str) -> Path:
+        """The folder that Megatron-LM saved into."""
+        return write_checkpoint(kind, self.folder / kind)
+
+    def theirs(self, kind: str) -> Path:
+        """The checkpoint in it."""
+        return self.saved(kind) / f"iter_{SAVED:07d}"
+
+    @functools.cache  # noqa: B019 - likewise
+    def ours(self, kind: str) -> Path:
+        """What an import makes of it."""
+        import_megatron(self.theirs(kind), job_of(kind), self.folder / f"{kind}-ours", with_optimizer=True)
+        return self.folder / f"{kind}-ours"
+
+
+@pytest.fixture(scope="module")
+def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Checkpoints:
+    return Checkpoints(tmp_path_factory.mktemp("recorded"))
 
 
 def found_in(checkpoint: Path) -> dict[str, Any]:
@@ -53,8 +74,10 @@ def found_in(checkpoint: Path) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("kind", recorded())
-def test_weights_and_optimizer_are_all_there(kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    source = write_checkpoint(kind, tmp_path) / f"iter_{SAVED:07d}"
+def test_weights_and_optimizer_are_all_there(
+    kind: str, checkpoints: Checkpoints, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = checkpoints.theirs(kind)
     found, job = found_in(source), job_of(kind)
     family = family_of(found["kinds"])
     assert family is job.model.family
@@ -67,14 +90,19 @@ def test_weights_and_optimizer_are_all_there(kind: str, tmp_path: Path, capsys: 
     ("size", "multiple", "fits"), [(ROWS + 1, 1, False), (400, 128, False), (ROWS, 1, True), (ROWS, 128, True)]
 )
 def test_each_token_of_the_job_has_a_row(
-    size: int, multiple: int, fits: bool, tmp_path: Path, ranks: Ranks, monkeypatch: pytest.MonkeyPatch
+    size: int,
+    multiple: int,
+    fits: bool,
+    checkpoints: Checkpoints,
+    tmp_path: Path,
+    ranks: Ranks,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """However far the job's vocabulary is padded; a job with more tokens is refused before anything is written."""
-    source = write_checkpoint("gpt", tmp_path / "theirs")
     sizes = {"vocab_size": size, "make_vocab_size_divisible_by": multiple}
     job = job_of("gpt")
     job = job.model_copy(update={"model": job.model.model_copy(update=sizes)})
-    checkpoint = source / f"iter_{SAVED:07d}"
+    checkpoint = checkpoints.theirs("gpt")
     if fits:
         megatron.check_weights(checkpoint, found_in(checkpoint), job)
         return
@@ -83,14 +111,14 @@ def test_each_token_of_the_job_has_a_row(
     (tmp_path / "job.yaml").write_text(job.model_dump_json())
     for name, value in ranks.for_commands().items():
         monkeypatch.setenv(name, value)
-    words = ["checkpoint", "import", str(source), "--job", str(tmp_path / "job.yaml")]
+    words = ["checkpoint", "import", str(checkpoints.saved("gpt")), "--job", str(tmp_path / "job.yaml")]
     assert main([*words, "--runs-dir", str(tmp_path / "runs")]) == 2
     assert not (tmp_path / "runs").exists()
 
 
 @pytest.mark.parametrize("kind", ["gpt", "windowed", "scaled-rope", "experts-local"])
-def test_the_network_is_that_of_the_script_without_it_too(kind: str, tmp_path: Path) -> None:
-    source = write_checkpoint(kind, tmp_path) / f"iter_{SAVED:07d}"
+def test_the_network_is_that_of_the_script_without_it_too(kind: str, checkpoints: Checkpoints) -> None:
+    source = checkpoints.theirs(kind)
     found = found_in(source)
     loaded = megatron.job_of(source, found, None, None)
     megatron.check_weights(source, found, loaded.job)
@@ -100,20 +128,20 @@ def test_the_network_is_that_of_the_script_without_it_too(kind: str, tmp_path: P
     assert loaded.job.model.rope_scaling == job_of(kind).model.rope_scaling
 
 
-def test_local_norms_before_experts_come_in_under_their_other_name(tmp_path: Path) -> None:
-    _, ours, _ = imported("experts-local", tmp_path)
+def test_local_norms_before_experts_come_in_under_their_other_name(checkpoints: Checkpoints) -> None:
+    ours = StoredWeights(checkpoints.ours("experts-local"))
     for begin in ("", "optimizer.state.exp_avg."):
         read = ours.read(f"{begin}decoder.layers.1.pre_mlp_layernorm.weight", ())
         assert torch.equal(read, value_of(f"{begin}decoder.layers.1.mlp.linear_fc1.layer_norm_weight", (64,)))
 
 
-def test_layers_that_are_stored_one_by_one_become_one(tmp_path: Path) -> None:
+def test_layers_that_are_stored_one_by_one_become_one(checkpoints: Checkpoints, tmp_path: Path) -> None:
     """--moe-layer-freq '[1]*4' gives every layer keys of its own; all are alike, and ours has them in one."""
     job = job_of("experts")
     model = job.model.model_copy(update={"moe_layer_freq": [1, 1, 1, 1]})
     listed = job.model_copy(update={"model": model})
-    _, ours, _ = imported("experts", tmp_path)
-    there = export_megatron(tmp_path / "ours", listed, tmp_path / "there")
+    ours = StoredWeights(checkpoints.ours("experts"))
+    there = export_megatron(checkpoints.ours("experts"), listed, tmp_path / "there")
     numbered = StoredWeights(Path(there["path"]) / f"iter_{SAVED:07d}")
     assert "decoder.layers.3.mlp.experts.experts.linear_fc1.weight" in numbered
     assert "decoder.layers.1.mlp.experts.experts.linear_fc1._extra_state/shard_2_4" in numbered.objects()
@@ -136,12 +164,12 @@ DOUBLED = {
     "kind",
     ["gpt", "experts", "experts-local", "experts-parallel", "gated-delta-net", "decoupled-lr", "bert", "t5"],
 )
-def test_in_and_out_again_is_what_megatron_lm_wrote(kind: str, tmp_path: Path) -> None:
-    theirs, ours, job = imported(kind, tmp_path)
+def test_in_and_out_again_is_what_megatron_lm_wrote(kind: str, checkpoints: Checkpoints, tmp_path: Path) -> None:
+    theirs, ours, job = StoredWeights(checkpoints.theirs(kind)), StoredWeights(checkpoints.ours(kind)), job_of(kind)
     shapes = {key: ours.shape(key) for key in ours.keys()}  # noqa: SIM118 - it is no mapping
     rows = theirs.shape("embedding.word_embeddings.weight")[0]
     assert shapes == wanted_tensors(job, rows, with_optimizer=True)
-    export_megatron(tmp_path / "ours", job, tmp_path / "there")
+    export_megatron(checkpoints.ours(kind), job, tmp_path / "there")
     there = StoredWeights(tmp_path / "there" / f"iter_{SAVED:07d}")
     named = set(theirs.keys())
     assert {*there.keys()} - named == (DOUBLED if kind == "t5" else set())
@@ -182,8 +210,8 @@ def groups_of(state: dict[Any, Any]) -> list[set[tuple[Any, ...]]]:
     return [{tuple(group[name] for name in names) for group in part["optimizer"]["param_groups"]} for part in parts]
 
 
-def test_what_a_resume_would_lack_is_told_before(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    source, job = write_checkpoint("experts", tmp_path) / f"iter_{SAVED:07d}", job_of("experts")
+def test_what_a_resume_would_lack_is_told_before(checkpoints: Checkpoints, capsys: pytest.CaptureFixture[str]) -> None:
+    source, job = checkpoints.theirs("experts"), job_of("experts")
     found = found_in(source)
 
     def without(*keys: str) -> dict[str, Any]:
@@ -253,9 +281,8 @@ def test_networks_that_are_not_here_are_refused(argument: str, value: Any, windo
 
 
 @pytest.fixture(scope="module")
-def windowed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    source = write_checkpoint("windowed", tmp_path_factory.mktemp("windowed")) / f"iter_{SAVED:07d}"
-    arguments: dict[str, Any] = found_in(source)["arguments"]
+def windowed(checkpoints: Checkpoints) -> dict[str, Any]:
+    arguments: dict[str, Any] = found_in(checkpoints.theirs("windowed"))["arguments"]
     return arguments
 
 

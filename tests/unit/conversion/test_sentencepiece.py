@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 import sysconfig
 from pathlib import Path
 from typing import Any
 
 import pytest
 import sentencepiece
+import transformers
 from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
@@ -18,6 +16,7 @@ from tokenizers import Tokenizer
 from orchestrator.conversion.hugging_face.tokenizer_files import write_tokenizer
 from orchestrator.errors import UserError
 from orchestrator.spec.sections.data import TokenizerSpec
+from tests.unit.conversion.families import transformers_alone
 
 LLAMA = {
     **{"model_type": "bpe", "byte_fallback": True, "normalization_rule_name": "identity", "split_digits": True},
@@ -57,15 +56,11 @@ def test_the_same_ids_and_the_same_text(written: tuple[Any, Tokenizer, Path], te
 
 def test_transformers_loads_it(written: tuple[Any, Tokenizer, Path]) -> None:
     own, _, folder = written
-    program = (
-        "import json, sys, warnings; warnings.simplefilter('ignore'); import transformers\n"
-        "tokenizer = transformers.AutoTokenizer.from_pretrained(sys.argv[1])\n"
-        "ids = [tokenizer(text, add_special_tokens=False).input_ids for text in json.loads(sys.argv[2])]\n"
-        "print(json.dumps({'ids': ids, 'ends': [tokenizer.bos_token_id, tokenizer.eos_token_id]}))"
-    )
-    command = [sys.executable, "-c", program, str(folder), json.dumps(TEXTS)]
-    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    assert json.loads(said) == {"ids": [own.encode(text) for text in TEXTS], "ends": [1, 2]}
+    with transformers_alone():
+        tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    ids = [tokenizer(text, add_special_tokens=False).input_ids for text in TEXTS]
+    assert ids == [own.encode(text) for text in TEXTS]
+    assert [tokenizer.bos_token_id, tokenizer.eos_token_id] == [1, 2]
 
 
 @pytest.mark.parametrize(

@@ -77,9 +77,10 @@ class TestSamples:
         dataset = build(letters.model_copy(update={"bert_order": order}), tmp_path / "cache")
         masked = tokens = 0
         replaced = {"mask": 0, "other": 0, "same": 0}
-        apart = 0
+        apart = randoms = 0
         for number in range(SAMPLES):
             item = dataset[number]
+            randoms += int(item["is_random"])
             assert {name: value.shape for name, value in item.items() if name != "is_random"} == dict.fromkeys(
                 ("text", "types", "labels", "padding_mask", "loss_mask"), (LENGTH,)
             )
@@ -105,7 +106,6 @@ class TestSamples:
             replaced["mask"] += int((hidden == MASK).sum())
             replaced["same"] += int((hidden == whole[asked]).sum())
             replaced["other"] += int(((hidden != MASK) & (hidden != whole[asked])).sum())
-        randoms = sum(int(dataset[number]["is_random"]) for number in range(SAMPLES))
         assert 0.4 < randoms / SAMPLES < 0.6
         assert apart == 0 if order == "sentence_order" else 0.85 * randoms < apart <= randoms
         assert 0.14 < masked / tokens < 0.16

@@ -21,6 +21,7 @@ from orchestrator.data.chat.templates import CHATML, JinjaTemplate
 from orchestrator.data.dataset_builder import prepare
 from orchestrator.data.description import print_description
 from orchestrator.data.indexed_dataset.manifest import read_manifest
+from orchestrator.data.input.sources import CHUNK_BYTES
 from orchestrator.data.inspection import first_documents
 from orchestrator.data.preparation import survey
 from orchestrator.data.request import ShowRequest
@@ -38,11 +39,20 @@ LLAMA_LIKE = (
 TURNS = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Ho"}]
 
 
+SHARD = 2 * CHUNK_BYTES  # the first that is more than a megabyte
+
+
 @pytest.fixture
 def chats(tmp_path: Path) -> Path:
-    path = tmp_path / "chats.jsonl"
-    path.write_text("".join(json.dumps({"prompt": "q" * 9000, "completion": "a"}) + "\n" for _ in range(200)))
+    """Of two chunks, for two workers."""
     (tmp_path / "t.jinja").write_text(GPT_OSS_LIKE)
+    return write_chats(tmp_path / "chats.jsonl", CHUNK_BYTES)
+
+
+def write_chats(path: Path, size: int) -> Path:
+    """A file of so many bytes or a few more."""
+    line = json.dumps({"prompt": "q" * 9000, "completion": "a"}) + "\n"
+    path.write_text(line * (size // len(line) + 1))
     return path
 
 
@@ -83,6 +93,7 @@ def test_the_day_is_given_and_kept(tokenize: Tokenize, chats: Path, capfd: Any) 
 def test_what_was_interrupted_goes_on_with_its_day(
     tokenize: Tokenize, chats: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    write_chats(chats, SHARD)  # and a little, which is the second shard
     whole = files_of(tokenize(chats, name="whole", chat_date="2025-01-31", **options(chats)))
 
     class Earlier(date):

@@ -238,7 +238,7 @@ class Killing(Display):
 
 
 def test_goes_on_from_the_last_finished_shard(project: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    (project / "raw" / "books.jsonl").write_bytes((project / "raw" / "books.jsonl").read_bytes() * 10_000)
+    (project / "raw" / "books.jsonl").write_bytes((project / "raw" / "books.jsonl").read_bytes() * 4000)
     data = spec(**ONE)
     [source] = survey(data)
     request = replace(tokenize_request(source, data, 1), shard_size=1)

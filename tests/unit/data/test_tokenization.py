@@ -45,10 +45,10 @@ def write_lines(path: Path, texts: list[str]) -> Path:
 
 @pytest.fixture(scope="module")
 def big(tmp_path_factory: pytest.TempPathFactory, corpus: Path) -> Path:
-    """About 10 MB of JSON lines."""
+    """About 3 MB of JSON lines: two chunks and a shard for each of three workers."""
     path = tmp_path_factory.mktemp("big") / "big.jsonl"
     content = corpus.read_bytes()
-    path.write_bytes(content * (10_000_000 // len(content)))
+    path.write_bytes(content * (3_200_000 // len(content)))
     return path
 
 

@@ -22,7 +22,7 @@ from orchestrator.self_contained_checkpoints import Weights
 from orchestrator.spec.loading import load_resolved
 
 LISTS = [[7, 8, 9], [1, 2, 3, 4, 5], [249, 240], [3, 1, 4, 1, 5, 9, 2, 6]]
-TOKENS = 12
+TOKENS = 8
 DRAWN = {"max_new_tokens": TOKENS, "temperature": 0.9, "top_k": 50, "top_p": 0.95, "repetition_penalty": 1.2}
 GREEDY = {"max_new_tokens": TOKENS, "temperature": 0}
 EVERYTHING: list[dict[str, Any]] = [
