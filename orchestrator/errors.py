@@ -26,8 +26,9 @@ import dataclasses
 import errno
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Literal, NamedTuple
+
+from orchestrator.records import Record
 
 
 class OrchestratorError(Exception):
@@ -154,8 +155,7 @@ class Location(NamedTuple):
         return f"{self.source}:{self.line}:{self.column}"
 
 
-@dataclass(frozen=True)
-class Problem:
+class Problem(Record):
     """One thing that is wrong with a spec.
 
     `paths` are dotted field paths ("parallelism.tensor_model_parallel_size"), the one to point at first. `hint` is the

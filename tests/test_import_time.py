@@ -64,6 +64,26 @@ def test_the_interface_loads_nothing_that_only_some_jobs_need() -> None:
     assert {"rich", "jinja2", "importlib.metadata", "typer"} & set(loaded) == set()
 
 
+FAMILIES = "orchestrator.conversion.hugging_face.families"
+_LOADED_BY = """
+import contextlib, io, json, sys
+from orchestrator.cli.main import main
+with contextlib.redirect_stdout(io.StringIO()):
+    assert main(sys.argv[1:]) == 0
+print(json.dumps(sorted(sys.modules)))
+"""
+
+
+def test_a_job_is_checked_without_the_tables_of_other_kinds_of_models() -> None:
+    """What it can be exported as is looked for among families of its kind, up to the first that it is of."""
+    loaded = _said(_LOADED_BY, "validate", str(SHIPPED["gpt-345m"]))
+    folder = f"{FAMILIES}."
+    found = {name.removeprefix(folder) for name in loaded if name.startswith(folder)}
+    others = ("bert", "t5", "hybrids", "image_models", "parallel_residual", "gemma", "mixture_of_experts.deepseek")
+    assert "gpt2" in found
+    assert found & set(others) == set()
+
+
 _WORK = """
 import contextlib, gc, io, json, sys, tokenize
 done = {"collections": 0, "tokenized": 0}

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.models.blocks.base import Matrix
+from orchestrator.records import EMPTY, Record
 
 if TYPE_CHECKING:
     from orchestrator.models.blocks.model_fields import Fields
@@ -30,8 +30,7 @@ def norm(begin: str, model: Fields, width: int) -> Shapes:
     return {f"{begin}{kind}": (width,) for kind in kinds}
 
 
-@dataclass(frozen=True)
-class Rule:
+class Rule(Record):
     """One weight of ours, or one of every layer or expert, and what it is called there."""
 
     ours: str
@@ -63,8 +62,7 @@ class Rule:
         return tuple(f"{self.ours}.{part}" for part in self.parts) or (self.ours,)
 
 
-@dataclass(frozen=True)
-class PublishedAttention:
+class PublishedAttention(Record):
     """A decoder of transformers that is a Llama but for its attention."""
 
     name: str
@@ -75,9 +73,9 @@ class PublishedAttention:
     """The class that loads it."""
     rules: tuple[Rule, ...]
     """Of its attention, and of the norm before it."""
-    sizes: Mapping[str, str] = field(default_factory=dict)
+    sizes: Mapping[str, str] = EMPTY
     """Field of `model` -> key of config.json, where the value is the same."""
-    fixed: Mapping[str, Any] = field(default_factory=dict)
+    fixed: Mapping[str, Any] = EMPTY
     """Field of `model` -> its only value."""
-    constants: Mapping[str, Any] = field(default_factory=dict)
+    constants: Mapping[str, Any] = EMPTY
     """Key of config.json -> the only value with which the two are one network."""

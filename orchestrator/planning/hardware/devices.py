@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from orchestrator.fields.formatting import shorten
 from orchestrator.planning.hardware import profiles
 from orchestrator.planning.hardware.fitted_constants import FittedConstants, fitted_constants, values
 from orchestrator.planning.hardware.profiles import GpuProfile
+from orchestrator.records import Record, replace
 from orchestrator.spec.messages.suggestions import closest
 from orchestrator.spec.sections.runtime import Layers
 
@@ -35,8 +35,7 @@ def computing_unit(device: object) -> str:
 _OF_THE_MACHINE = {"memory_bytes", "gpus_per_node", "link_bandwidth", "network_bandwidth", "layers"}
 
 
-@dataclass(frozen=True)
-class Efficiency:
+class Efficiency(Record):
     """What of a datasheet is reached. `orchestrator calibrate` replaces what is shipped by what it measures."""
 
     gemm: float
@@ -68,8 +67,7 @@ class Efficiency:
     """Seconds in which the host starts one kernel; what a layer's Python takes beside it is planning/time/host.py's."""
 
 
-@dataclass(frozen=True)
-class Device:
+class Device(Record):
     """One accelerator in its usual machine, and what is reached on it."""
 
     name: str

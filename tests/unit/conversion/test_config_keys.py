@@ -20,7 +20,7 @@ from orchestrator import plain_megatron  # noqa: F401 - before anything that imp
 from orchestrator.cli.main import main
 from orchestrator.conversion.hugging_face.config_keys import NEUTRAL, WITHOUT_EFFECT
 from orchestrator.conversion.hugging_face.configuration import keys_read, merged_rates, to_model
-from orchestrator.conversion.hugging_face.families.registry import FAMILIES, family_of_folder, family_of_type
+from orchestrator.conversion.hugging_face.families.registry import families, family_of_folder, family_of_type
 from orchestrator.conversion.hugging_face.native_resolution import KEYS_READ as NATIVE_KEYS
 from orchestrator.conversion.hugging_face.vision import CLIP, KEYS_READ, SIGLIP
 from orchestrator.conversion.weight_mapping import Family
@@ -43,7 +43,7 @@ SQUARES = {"vision_config": {"model_type": "siglip_vision_model", "image_size": 
 GIVEN = {"glm4_moe": HEADS, "nemotron_h": LAYERS, "gemma3": SQUARES, "qwen2_5_vl": WIDTH}
 NEW_FALCON = {"new_decoder_architecture": True}
 """Of the class for both of Falcon's architectures."""
-BY_NAME = pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name.replace(" ", "-"))
+BY_NAME = pytest.mark.parametrize("family", families(), ids=lambda family: family.name.replace(" ", "-"))
 
 
 def configuration(family: Family, **more: Any) -> Any:
@@ -67,7 +67,7 @@ def default(family: Family) -> dict[str, Any]:
 @functools.cache
 def defaults() -> dict[str, dict[str, Any]]:
     """Those of all families, by name. Not made at import: every worker of the tests imports this."""
-    return {family.name: default(family) for family in FAMILIES}
+    return {family.name: default(family) for family in families()}
 
 
 def attributes(config: Any) -> set[str]:
@@ -136,7 +136,7 @@ VALUES = st.none() | st.booleans() | st.integers(0, 3) | st.floats(allow_nan=Fal
 
 
 @given(
-    st.sampled_from(FAMILIES), KEYS, VALUES, st.sampled_from(["", "text_config", "vision_config", "rope_parameters"])
+    st.sampled_from(families()), KEYS, VALUES, st.sampled_from(["", "text_config", "vision_config", "rope_parameters"])
 )
 def test_an_unknown_key_is_refused_by_name(family: Family, key: str, value: Any, place: str) -> None:
     config = copy.deepcopy(defaults()[family.name])

@@ -15,7 +15,9 @@ from support.refused import refused
 
 from orchestrator.conversion.hugging_face.configuration import keys_read, read_config, to_config, to_model
 from orchestrator.conversion.hugging_face.families.registry import (
-    FAMILIES,
+    Kind,
+    families,
+    families_of,
     family_of_folder,
     family_of_model,
     family_of_type,
@@ -68,8 +70,21 @@ def job_of(model: dict[str, Any]) -> Any:
 
 
 def test_weights_of_some_layers_name_their_block() -> None:
-    named = {rule.only_in for family in FAMILIES for rule in (*family.rules, *family.further)} - {None}
+    named = {rule.only_in for family in families() for rule in (*family.rules, *family.further)} - {None}
     assert {MLP.name, EXPERTS.name} < named <= {block.name for block in BLOCKS}
+
+
+def test_a_family_is_listed_under_its_kind_alone() -> None:
+    """Whatever else a model has, families of other kinds are further from it: they are not looked at."""
+    kinds = {family.name: kind_of(family) for family in families()}
+    listed = [(family.name, kind) for kind in set(kinds.values()) for family in families_of(kind)]
+    assert sorted(listed) == sorted(kinds.items())
+
+
+def kind_of(family: Family) -> Kind:
+    """By what its table takes."""
+    images = family.images.type if family.images is not None else None
+    return Kind(family.fixed["architecture"], "num_experts" in family.sizes, images)
 
 
 @pytest.mark.parametrize(("preset", "family"), PRESETS.items())
@@ -186,7 +201,7 @@ NEW = {"new_decoder_architecture": True, "num_kv_heads": 2}
 def _falcon(norms: str) -> Family:
     return next(
         each
-        for each in FAMILIES
+        for each in families()
         if each.model_type == FALCON["model_type"] and each.fixed["parallel_residual"] == norms
     )
 
@@ -351,7 +366,7 @@ VALUES = st.recursive(
     lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=4), inner, max_size=2),
     max_leaves=3,
 )
-MORE = st.sampled_from(FAMILIES).flatmap(
+MORE = st.sampled_from(families()).flatmap(
     lambda family: st.tuples(st.just(family), st.dictionaries(st.sampled_from(sorted(keys_read(family))), VALUES))
 )
 

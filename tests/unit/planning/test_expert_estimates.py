@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,6 +14,7 @@ from orchestrator.planning.memory import estimate_memory
 from orchestrator.planning.time.kernels.accesses import TRANSFORMER_ENGINE, Kernels
 from orchestrator.planning.time.step import estimate_with
 from orchestrator.planning.vocabulary import vocabulary
+from orchestrator.records import replace
 from orchestrator.spec.job import JobSpec
 
 MODEL: dict[str, Any] = {

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from orchestrator.conversion.hugging_face.families.llama import (
     DEFAULTS,
     FIXED,
@@ -15,6 +13,7 @@ from orchestrator.conversion.hugging_face.families.llama import (
 from orchestrator.conversion.hugging_face.families.stablelm import STABLELM
 from orchestrator.conversion.weight_mapping import SameAs
 from orchestrator.models.blocks.weights import Rule
+from orchestrator.records import replace
 
 _FC1 = f"{MLP}linear_fc1.weight"
 

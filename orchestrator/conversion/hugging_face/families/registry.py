@@ -2,54 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+import importlib
+from collections.abc import Collection, Iterator, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from orchestrator.conversion.hugging_face.configuration import read_config, section
-from orchestrator.conversion.hugging_face.families.bert import (
-    BERT,
-    BERT_MASKED,
-    MEGATRON_BERT,
-    MEGATRON_BERT_MASKED,
-    ROBERTA,
-)
-from orchestrator.conversion.hugging_face.families.gemma import GEMMA, GEMMA2, GEMMA3
-from orchestrator.conversion.hugging_face.families.gpt2 import GPT2
-from orchestrator.conversion.hugging_face.families.hybrids.mamba2 import MAMBA2
-from orchestrator.conversion.hugging_face.families.hybrids.nemotron_h import NEMOTRON_H
-from orchestrator.conversion.hugging_face.families.image_models.gemma3 import GEMMA3_IMAGES
-from orchestrator.conversion.hugging_face.families.image_models.llava import LLAVA, LLAVA_MISTRAL, LLAVA_QWEN2
-from orchestrator.conversion.hugging_face.families.image_models.qwen import QWEN2_5_VL
-from orchestrator.conversion.hugging_face.families.llama import LLAMA, with_attention
-from orchestrator.conversion.hugging_face.families.llama_variants.glm import GLM4
-from orchestrator.conversion.hugging_face.families.llama_variants.granite import GRANITE
-from orchestrator.conversion.hugging_face.families.llama_variants.olmo import OLMO2
-from orchestrator.conversion.hugging_face.families.llama_variants.smollm import SMOLLM3
-from orchestrator.conversion.hugging_face.families.mistral import MINISTRAL, MISTRAL
-from orchestrator.conversion.hugging_face.families.mixture_of_experts.deepseek import (
-    DEEPSEEK_V2,
-    DEEPSEEK_V2_DENSE,
-    DEEPSEEK_V3,
-    DEEPSEEK_V3_DENSE,
-)
-from orchestrator.conversion.hugging_face.families.mixture_of_experts.glm import GLM4_MOE
-from orchestrator.conversion.hugging_face.families.mixture_of_experts.gpt_oss import GPT_OSS
-from orchestrator.conversion.hugging_face.families.mixture_of_experts.granite import GRANITE_MOE, GRANITE_MOE_SHARED
-from orchestrator.conversion.hugging_face.families.mixture_of_experts.llama4 import LLAMA4
-from orchestrator.conversion.hugging_face.families.mixture_of_experts.mixtral import MIXTRAL
-from orchestrator.conversion.hugging_face.families.mixture_of_experts.olmoe import OLMOE
-from orchestrator.conversion.hugging_face.families.mixture_of_experts.qwen_next import QWEN3_NEXT
-from orchestrator.conversion.hugging_face.families.modernbert import MODERNBERT
-from orchestrator.conversion.hugging_face.families.nemotron import NEMOTRON
-from orchestrator.conversion.hugging_face.families.parallel_residual.cohere import COHERE, COHERE2
-from orchestrator.conversion.hugging_face.families.parallel_residual.falcon import FALCON, FALCON_TWO_NORMS
-from orchestrator.conversion.hugging_face.families.parallel_residual.gpt_neox import GPT_NEOX
-from orchestrator.conversion.hugging_face.families.phi import PHI3
-from orchestrator.conversion.hugging_face.families.qwen import QWEN2, QWEN2_MOE, QWEN3, QWEN3_MOE
-from orchestrator.conversion.hugging_face.families.stablelm import STABLELM
-from orchestrator.conversion.hugging_face.families.starcoder import STARCODER2
-from orchestrator.conversion.hugging_face.families.t5 import MT5, T5
+from orchestrator.conversion.hugging_face.families.llama import with_attention
 from orchestrator.conversion.tensors.names import names_in
 from orchestrator.conversion.weight_mapping import Family, OneOf
 from orchestrator.errors import UserError
@@ -58,18 +18,82 @@ from orchestrator.models.blocks.registry import ATTENTIONS
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.model import ModelSpec
 
-FAMILIES = (
-    *(LLAMA, MISTRAL, MINISTRAL, MIXTRAL, QWEN2, QWEN2_MOE, QWEN3, QWEN3_MOE, QWEN3_NEXT, GLM4_MOE, GPT2),
-    *(GEMMA, GEMMA2, GEMMA3),
-    *(LLAMA4, PHI3, STARCODER2, STABLELM, NEMOTRON, OLMO2, GRANITE, SMOLLM3, GLM4),
-    *(GPT_NEOX, FALCON_TWO_NORMS, FALCON, COHERE, COHERE2),
-    *(OLMOE, GRANITE_MOE, GRANITE_MOE_SHARED, GPT_OSS),
-    *(DEEPSEEK_V2, DEEPSEEK_V3, DEEPSEEK_V2_DENSE, DEEPSEEK_V3_DENSE),
-    *(MEGATRON_BERT, MEGATRON_BERT_MASKED, BERT, BERT_MASKED, ROBERTA, MODERNBERT, T5, MT5),
-    *(LLAVA, LLAVA_MISTRAL, LLAVA_QWEN2, GEMMA3_IMAGES, QWEN2_5_VL),
-    *(MAMBA2, NEMOTRON_H),
-    *(with_attention(block.name, each) for block in ATTENTIONS for each in block.weights.published()),
+_FOLDER = "orchestrator.conversion.hugging_face.families"
+
+
+class Kind(NamedTuple):
+    """What tells one kind of network from another: no family is of two."""
+
+    architecture: str = "gpt"
+    has_experts: bool = False
+    images: str | None = None
+    """The type of their encoder."""
+
+
+_GPT, _EXPERTS, _BERT, _T5, _MAMBA = Kind(), Kind(has_experts=True), Kind("bert"), Kind("t5"), Kind("mamba")
+_MODULES = (
+    ("llama", _GPT, "LLAMA"),
+    ("mistral", _GPT, "MISTRAL MINISTRAL"),
+    ("mixture_of_experts.mixtral", _EXPERTS, "MIXTRAL"),
+    ("qwen", _GPT, "QWEN2"),
+    ("qwen", _EXPERTS, "QWEN2_MOE"),
+    ("qwen", _GPT, "QWEN3"),
+    ("qwen", _EXPERTS, "QWEN3_MOE"),
+    ("mixture_of_experts.qwen_next", _EXPERTS, "QWEN3_NEXT"),
+    ("mixture_of_experts.glm", _EXPERTS, "GLM4_MOE"),
+    ("gpt2", _GPT, "GPT2"),
+    ("gemma", _GPT, "GEMMA GEMMA2 GEMMA3"),
+    ("mixture_of_experts.llama4", _EXPERTS, "LLAMA4"),
+    ("phi", _GPT, "PHI3"),
+    ("starcoder", _GPT, "STARCODER2"),
+    ("stablelm", _GPT, "STABLELM"),
+    ("nemotron", _GPT, "NEMOTRON"),
+    ("llama_variants.olmo", _GPT, "OLMO2"),
+    ("llama_variants.granite", _GPT, "GRANITE"),
+    ("llama_variants.smollm", _GPT, "SMOLLM3"),
+    ("llama_variants.glm", _GPT, "GLM4"),
+    ("parallel_residual.gpt_neox", _GPT, "GPT_NEOX"),
+    ("parallel_residual.falcon", _GPT, "FALCON_TWO_NORMS FALCON"),
+    ("parallel_residual.cohere", _GPT, "COHERE COHERE2"),
+    ("mixture_of_experts.olmoe", _EXPERTS, "OLMOE"),
+    ("mixture_of_experts.granite", _EXPERTS, "GRANITE_MOE GRANITE_MOE_SHARED"),
+    ("mixture_of_experts.gpt_oss", _EXPERTS, "GPT_OSS"),
+    ("mixture_of_experts.deepseek", _EXPERTS, "DEEPSEEK_V2 DEEPSEEK_V3"),
+    ("mixture_of_experts.deepseek", _GPT, "DEEPSEEK_V2_DENSE DEEPSEEK_V3_DENSE"),
+    ("bert", _BERT, "MEGATRON_BERT MEGATRON_BERT_MASKED BERT BERT_MASKED ROBERTA"),
+    ("modernbert", _BERT, "MODERNBERT"),
+    ("t5", _T5, "T5 MT5"),
+    ("image_models.llava", Kind(images="llava"), "LLAVA LLAVA_MISTRAL LLAVA_QWEN2"),
+    ("image_models.gemma3", Kind(images="gemma3"), "GEMMA3_IMAGES"),
+    ("image_models.qwen", Kind(images="qwen2.5"), "QWEN2_5_VL"),
+    ("hybrids.mamba2", _MAMBA, "MAMBA2"),
+    ("hybrids.nemotron_h", _MAMBA, "NEMOTRON_H"),
 )
+"""Modules beside this one, and families in them. A module is imported when a family of its kind is asked for."""
+
+
+def families_of(kind: Kind) -> Iterator[Family]:
+    """The families of a kind, each imported when it is reached."""
+    for module, of, names in _MODULES:
+        if of == kind:
+            yield from _families_in(module, names)
+    if kind == _GPT:
+        yield from _with_attentions()
+
+
+@cache
+def families() -> tuple[Family, ...]:
+    """All families."""
+    return (*(each for module, _, names in _MODULES for each in _families_in(module, names)), *_with_attentions())
+
+
+def _families_in(module: str, names: str) -> Iterator[Family]:
+    loaded = importlib.import_module(f"{_FOLDER}.{module}")
+    return (getattr(loaded, name) for name in names.split())
+
+
+def _with_attentions() -> Iterator[Family]:
+    return (with_attention(block.name, each) for block in ATTENTIONS for each in block.weights.published())
 
 
 def family_of_folder(folder: Path) -> Family:
@@ -83,7 +107,7 @@ def _with_decoder(config: Mapping[str, Any], family: Family) -> Family:
     """Of the families of one `model_type` that see images the one whose decoder a config.json describes."""
     decoders = {
         each.decoder.model_type: each
-        for each in FAMILIES
+        for each in families()
         if each.model_type == family.model_type and each.decoder is not None
     }
     kind = section(config, "text_config").get("model_type", next(iter(decoders)))
@@ -100,12 +124,12 @@ def family_of_type(model_type: Any, names: Collection[str] = ()) -> Family:
     """The family of a config.json's `model_type`; of several the one that weights of these names tell. Raises UserError
     when there is none.
     """
-    of_type = [family for family in FAMILIES if family.model_type == model_type]
+    of_type = [family for family in families() if family.model_type == model_type]
     for family in of_type:
         told_by = family.told_by
         if told_by is None or not names or any(name.endswith(told_by) for name in names):
             return family
-    kinds = {family.model_type: family.name for family in reversed(FAMILIES)}
+    kinds = {family.model_type: family.name for family in reversed(families())}
     known = ", ".join(f"{kind} ({name})" for kind, name in reversed(kinds.items()))
     raise UserError(
         f"config.json: model_type {model_type!r} is none of those that can be imported: {known}",
@@ -128,7 +152,7 @@ def family_of_model(model: ModelSpec) -> Family:
     nearest, against = nearest_family(model)
     if not against:
         return nearest
-    names = ", ".join(family.name for family in FAMILIES)
+    names = ", ".join(family.name for family in families())
     raise UserError(
         f"no supported model of transformers ({names}) is this network; the nearest is {nearest.name}, but "
         + "; ".join(each.text for each in against),
@@ -144,20 +168,21 @@ class Mismatch(NamedTuple):
     """What both have, in words."""
 
 
-_KINDS = ("architecture", "num_experts", "vision")
-"""Fields that tell one kind of network from another."""
-
-
 def nearest_family(model: ModelSpec) -> tuple[Family, list[Mismatch]]:
-    """The first family that a model is of, or comes nearest to, and what stands against it."""
-    against = {family.name: mismatches(model, family) for family in FAMILIES}
-    nearest = min(FAMILIES, key=lambda family: _distance(against[family.name]))
-    return nearest, against[nearest.name]
+    """The first family that a model is of, or comes nearest to, and what stands against it. Another kind of network is
+    further than any number of other values.
+    """
+    kind = Kind(model.architecture, model.has_experts, model.image_encoder.type if model.has_vision else None)
+    compared: list[tuple[Family, list[Mismatch]]] = []
+    for family in families_of(kind):
+        compared.append((family, mismatches(model, family)))
+        if not compared[-1][1]:
+            return compared[-1]
+    return min(compared or _of_other_kinds(model), key=lambda each: len(each[1]))
 
 
-def _distance(against: list[Mismatch]) -> tuple[bool, int]:
-    """Another kind of network is further than any number of other values."""
-    return any(each.field in _KINDS for each in against), len(against)
+def _of_other_kinds(model: ModelSpec) -> Iterator[tuple[Family, list[Mismatch]]]:
+    return ((family, mismatches(model, family)) for family in families())
 
 
 def mismatches(model: ModelSpec, family: Family) -> list[Mismatch]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from orchestrator.conversion.hugging_face.families.llama import (
     ATTENTION,
     DEFAULTS,
@@ -17,6 +15,7 @@ from orchestrator.conversion.hugging_face.families.llama import (
     with_bias,
 )
 from orchestrator.conversion.hugging_face.families.qwen import QKV_BIAS
+from orchestrator.records import replace
 
 _LAYER_NORMS = {
     f"{ATTENTION}linear_qkv.layer_norm_weight": f"{ATTENTION}linear_qkv.layer_norm_",

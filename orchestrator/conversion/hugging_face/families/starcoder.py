@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from orchestrator.conversion.hugging_face.families.llama import (
     ATTENTION,
     DEFAULTS,
@@ -19,6 +17,7 @@ from orchestrator.conversion.hugging_face.families.llama import (
     with_bias,
 )
 from orchestrator.conversion.hugging_face.families.qwen import QKV_BIAS
+from orchestrator.records import replace
 
 _BIASES = "add_bias_linear"
 

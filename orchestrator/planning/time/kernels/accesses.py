@@ -7,7 +7,6 @@ counts as the accesses that would have taken as long. The figures are in plannin
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
 from orchestrator.kernel_selection.experts import can_fuse_permutation, can_fuse_router
@@ -15,6 +14,7 @@ from orchestrator.kernel_selection.fused_kernels import adds_in_products
 from orchestrator.kernel_selection.tensor_overlap import overlaps_tensor_parallel
 from orchestrator.models.blocks.base import NOTHING, ForwardBackward
 from orchestrator.planning.hardware.fitted_constants import fitted_constants, values
+from orchestrator.records import Record, replace
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.sections.runtime import Layers
 
@@ -43,8 +43,7 @@ class TokenExchange(NamedTuple):
 OWN_EXCHANGE = TokenExchange()
 
 
-@dataclass(frozen=True)
-class Kernels:
+class Kernels(Record):
     """A layer backend."""
 
     layers: Layers
