@@ -184,7 +184,7 @@ def test_the_decoder_gives_back_what_only_the_encoder_was_told(
         "told",
         model={**MODEL, "num_layers": 1, "seq_length": 16, "decoder_seq_length": 16},
         parallelism=layout(pp=2),
-        batch={"micro_batch_size": 8, "global_batch_size": 16},
+        batch={"micro_batch_size": 8, "global_batch_size": 8},
         optimizer={"lr": 1e-2},
         schedule={"train_iters": 50, "lr_warmup_iters": 5},
     )
