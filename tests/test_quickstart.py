@@ -11,14 +11,14 @@ import shlex
 import subprocess
 import sys
 import sysconfig
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import transformers
-from support.faults import Ranks
+from support.faults import Ranks, ranks_forked_in
 
 ROOT = Path(__file__).resolve().parent.parent
 PROMPT, NEW_TOKENS, SEQ_LENGTH = "import os", 60, 128
@@ -27,6 +27,23 @@ pytestmark = [
     pytest.mark.distributed,
     pytest.mark.timeout(900),
 ]
+
+
+COMMANDS = ("jobs.plan", "models.checkpoint", "models.data", "models.evaluate", "models.generate")
+COMMANDS += ("runs.list", "runs.logs", "runs.run", "runs.status")
+
+
+@pytest.fixture(scope="module")
+def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ranks]:
+    """Ranks from a process that has also imported the commands that are typed here, and their programs."""
+    modules = (*(f"orchestrator.cli.{name}" for name in COMMANDS), "orchestrator.data.dataset_builder")
+    with ranks_forked_in(tmp_path_factory.mktemp("ranks"), *modules) as made:
+        yield made
+
+
+def forks(ranks: Ranks) -> dict[str, str]:
+    """Variables of commands that are forked as their ranks are: how they start is test_safe_path.py's."""
+    return {**ranks.for_commands(), "FORKED_TOO": "orchestrator orchestrator.data"}
 
 
 def quickstart(folder: Path, python: Path) -> str:
@@ -46,9 +63,9 @@ PARTS = ("asyncio", "multiprocessing", "unittest", "textwrap.py")
 """Of the standard library: enough to learn from."""
 
 
-def python_that(place: Path, when_generating: str, when_training: str = ":") -> Path:
-    """Python with a small standard library, which does something of its own first where it is to generate, or to train:
-    a line of a shell each.
+def python_that(place: Path, first: str, when_generating: str = ":", when_training: str = ":") -> Path:
+    """Python with a small standard library, which does something of its own first, and also where it is to generate, or
+    to train: a line of a shell each.
     """
     library = place.with_name("library")
     library.mkdir(exist_ok=True)
@@ -56,7 +73,7 @@ def python_that(place: Path, when_generating: str, when_training: str = ":") -> 
         if not (library / name).exists():
             (library / name).symlink_to(Path(sysconfig.get_path("stdlib"), name))
     place.write_text(
-        f'#!/bin/sh\nif [ "$1" = -c ]; then echo {library}; exit; fi\n'
+        f'#!/bin/sh\nif [ "$1" = -c ]; then echo {library}; exit; fi\n{first}\n'
         f'case "$3" in generate) {when_generating};; run) {when_training};; esac\nexec {sys.executable} "$@"\n'
     )
     place.chmod(0o755)
@@ -68,8 +85,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory, ranks: Ranks) -> Path:
     """What it leaves. torchrun's own code starts the ranks that train. It, these and those that generate are forked."""
     folder = tmp_path_factory.mktemp("quickstart")
     (folder / "jobs").symlink_to(ROOT / "jobs")
-    generating, training = map(exported, (ranks.for_commands(), ranks.under_torchrun()))
-    (folder / "said").write_text(quickstart(folder, python_that(folder / "forks", generating, training)))
+    training = exported(ranks.under_torchrun())
+    python = python_that(folder / "forks", exported(forks(ranks)), when_training=training)
+    (folder / "said").write_text(quickstart(folder, python))
     return folder
 
 
@@ -84,7 +102,7 @@ def run(folder: Path) -> Path:
     return run
 
 
-def test_it_learns_and_writes_and_does_nothing_twice(folder: Path, run: Path) -> None:
+def test_it_learns_and_writes_and_does_nothing_twice(folder: Path, run: Path, ranks: Ranks) -> None:
     records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     validation = [record["values"]["validation/loss"] for record in records if "validation/loss" in record["values"]]
     assert validation[0] - validation[-1] > 2
@@ -94,7 +112,8 @@ def test_it_learns_and_writes_and_does_nothing_twice(folder: Path, run: Path) ->
     written = (folder / "said").read_text().partition("5. Generate")[2].partition("Next:")[0]
     assert len(written.partition("import os")[2].split()) > 10
 
-    quickstart(folder, python_that(folder / "ends", "exit 0"))  # a text is not written twice: that starts two ranks
+    # A text is not written twice: that starts two ranks.
+    quickstart(folder, python_that(folder / "ends", exported(forks(ranks)), when_generating="exit 0"))
     assert [path.name for path in run.parent.iterdir()] == [run.name]
     assert len((run / "metrics.jsonl").read_text().splitlines()) == len(records)
 
@@ -104,7 +123,7 @@ def test_the_page_s_commands_to_look_around_work(folder: Path, run: Path, ranks:
     block = page.partition("```\n")[2].partition("```")[0]
     (folder / "README.md").write_text("import os\n\n\ndef path(name):\n    return os.path.join(name)\n" * 4)
     script = f'set -e\norchestrator() {{ {sys.executable} -m orchestrator "$@"; }}\n{block}'
-    env = {**os.environ, **ranks.for_commands()}
+    env = {**os.environ, **forks(ranks)}
     done = subprocess.run(["bash", "-c", script], cwd=folder, env=env, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     assert block.count("\norchestrator ") == 5
@@ -113,7 +132,7 @@ def test_the_page_s_commands_to_look_around_work(folder: Path, run: Path, ranks:
 
 def test_transformers_makes_the_same_of_it(folder: Path, run: Path, ranks: Ranks) -> None:
     """Of the last checkpoint, exported: the same text, token for token, and the same perplexity."""
-    env = {**os.environ, **ranks.for_commands(), "PYTHONWARNINGS": "ignore"}
+    env = {**os.environ, **forks(ranks), "PYTHONWARNINGS": "ignore"}
     book = Path(sysconfig.get_path("stdlib"), "textwrap.py")
     orchestrator = [sys.executable, "-m", "orchestrator"]
     subprocess.run(

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
+import select
 import shutil
 import signal
 import site
@@ -237,13 +239,18 @@ class Laptop:
         self._machine.run("chmod", "755", f"{self.home}/bin/ssh")
 
 
-def processes_with(word: str) -> list[str]:
-    """The command lines on this machine that hold a word."""
-    lines = run("ps", "-eo", "pid=,args=").stdout.splitlines()
-    return [line for line in lines if word in line and "ps -eo" not in line]
+def processes_with(word: str) -> dict[int, str]:
+    """The command lines on this machine that hold a word, by their process."""
+    found = {}
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # it has just ended
+            line = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+            if word in line:
+                found[int(folder.name)] = line
+    return found
 
 
-def agents() -> list[str]:
+def agents() -> dict[int, str]:
     """The agents and keepers of commands on this machine."""
     return processes_with("compile(s.read(int(")
 
@@ -251,6 +258,7 @@ def agents() -> list[str]:
 def wait_until_nothing_is_left(seconds: float) -> None:
     """Until no agent is on this machine."""
     deadline = time.monotonic() + seconds
-    while agents():
-        assert time.monotonic() < deadline, agents()
-        time.sleep(0.2)
+    while left := agents():
+        for pid in left:
+            with contextlib.suppress(ProcessLookupError), open(os.pidfd_open(pid)) as ended:
+                assert select.select([ended], [], [], max(0.0, deadline - time.monotonic()))[0], left

@@ -86,7 +86,7 @@ def nothing_is_left() -> Iterator[None]:
     """Nothing of a dashboard stays when the laptop is gone, a minute and a quarter later: other tests run meanwhile."""
     yield
     wait_until_nothing_is_left(150.0)
-    assert processes_with("-m orchestrator.dashboard") == []
+    assert processes_with("-m orchestrator.dashboard") == {}
 
 
 @pytest.fixture

@@ -182,8 +182,8 @@ def test_retry_touches_exactly_the_cells_that_failed(
 def test_submitit_carries_on_a_cell_that_has_got_slurm_s_notice(
     cluster_without_accounting: Cluster, sweeps: Sweeps, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What a job begins with is not forked: the processes are those that SLURM has started."""
-    monkeypatch.delenv("FORKED_TOO")
+    """submitit's program is not forked: it is the process that SLURM has started."""
+    monkeypatch.setenv("FORKED_TOO", "orchestrator.batch orchestrator.batch.node")
     (sweeps.folder / "sweep.yaml").write_text("base: job.yaml\ngrid: {lr: [1e-3]}\n")
     assert sweeps("run", "sweep.yaml")[0] == 0
     first = sweeps.runs()["lr=1e-3"]

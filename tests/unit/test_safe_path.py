@@ -126,11 +126,12 @@ def test_programs_with_torch_start_there(hostile: Hostile, ranks: Ranks, name: s
 
 
 def test_the_command_itself(hostile: Hostile) -> None:
-    """By its script and by its module, and what of it starts no program; `report` becomes one."""
+    """By its script and by its module, and what of it starts no program; `report` becomes one. The script's `validate`
+    is in `test_from_text_to_texts_there`.
+    """
     job = {"name": "tiny", **TINY}
     (hostile.folder / "tiny.yaml").write_text(yaml.safe_dump(job))
-    for start in ([CONSOLE_SCRIPT], [sys.executable, "-P", "-m", "orchestrator"]):
-        hostile(*start, "validate", "tiny.yaml")
+    hostile(*module_command("orchestrator"), "validate", "tiny.yaml")
     script = hostile(CONSOLE_SCRIPT, "render", "tiny.yaml").stdout
     for safely in (" -P -m torch.distributed.run ", " -P -u -m orchestrator.runtime "):
         assert safely in script

@@ -232,7 +232,8 @@ def test_submitit_carries_on_a_cell_that_is_told_to_make_room(
     until: Callable[..., None],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.delenv("RANKS_FROM")  # who forks is the parent of what is forked
+    # Who forks is the parent of what is forked: the task and its launcher are not.
+    monkeypatch.setenv("FORKED_TOO", "orchestrator.sweeps")
     assert orchestrator("sweep", "run", write("grid: {lr: [1e-3]}"), "--local", "--detach")[0] == 0
     [run] = all_runs(folder / "runs")
     until(run.metrics_file.exists)
