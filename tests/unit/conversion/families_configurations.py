@@ -8,7 +8,7 @@ import transformers
 
 from tests.unit.conversion import native_images
 
-VOCAB, LENGTH, NEW = 101, 16, 6
+VOCAB, LENGTH, NEW = 101, 16, 4
 SIZES = {
     **{"vocab_size": VOCAB, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4},
     **{"intermediate_size": 48, "num_key_value_heads": 2, "max_position_embeddings": 64},
@@ -135,7 +135,7 @@ def configurations() -> dict[str, Any]:
                 **LLAMA4,
                 "num_hidden_layers": 4,
                 "attention_chunk_size": 6,
-            },  # three chunks, and five at the end
+            },  # three chunks, of which the last ends as new tokens are written
             **{"interleave_moe_layer_step": 2, "rope_parameters": LLAMA4_ROPE},
         ),
         "llama4-all-routed": transformers.Llama4TextConfig(
