@@ -135,7 +135,7 @@ def configurations() -> dict[str, Any]:
                 **LLAMA4,
                 "num_hidden_layers": 4,
                 "attention_chunk_size": 6,
-            },  # three chunks, and five at the end
+            },  # three chunks, of which the last ends as new tokens are written
             **{"interleave_moe_layer_step": 2, "rope_parameters": LLAMA4_ROPE},
         ),
         "llama4-all-routed": transformers.Llama4TextConfig(

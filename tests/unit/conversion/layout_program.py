@@ -52,7 +52,7 @@ def main() -> int:
         etp = int(sys.argv[5])
         jobs = {family: job for family, job in jobs.items() if job.parallelism.expert_tensor_parallel == etp}
     if named := sys.argv[6:]:
-        jobs = {family: jobs[family] for family in named}
+        jobs = {family: job for family, job in jobs.items() if family in named}
     mamba_stub.install()
     device = select_device("cpu", threads=1)
     megatron_compat.apply(device)
@@ -66,9 +66,9 @@ def main() -> int:
         loaded = dist_checkpointing.load({"model": module.sharded_state_dict()}, str(runs[family].checkpoint(0)))
         module.load_state_dict(loaded["model"])
         module.eval()
-        expected = folder / family / "greedy.pt"
+        new = folder / family / "new"
         # What tensor ranks alone have is cut as it is at two stages, but for experts, and read for what it writes.
-        if tp == 1 or pp > 1 or job.model.has_experts or not expected.exists():
+        if tp == 1 or pp > 1 or job.model.has_experts or not new.exists():
             _save(module, folder / family / f"layout-{name}")
         if dist.get_world_size() == 1:
             with torch.no_grad():
@@ -83,20 +83,18 @@ def main() -> int:
             texts = _texts(drafting, runner)
             if ranks.is_first:
                 torch.save(texts, folder / family / f"texts-{name}.pt")
-        if pp == 1 and expected.exists():
+        if pp == 1 and new.exists():
             network = Network(module, job, 101, ranks, groups, device)
-            if job.model.mrope_section is None:
-                wrote = _greedy(network, torch.load(expected).size(1), folder / family)
-            else:
-                wrote = _written(network, folder / family)
+            write = _greedy if job.model.mrope_section is None else _written
+            wrote = write(network, int(new.read_text()), folder / family)
             if ranks.is_first:
                 torch.save(wrote, folder / family / f"wrote-{name}.pt")
     stop_process_groups()
     return 0
 
 
-def _greedy(network: Network, length: int, home: Path) -> torch.Tensor:
-    """As `families.greedy`, with a cache: [2, length]."""
+def _greedy(network: Network, new: int, home: Path) -> torch.Tensor:
+    """So many tokens behind those that `families.likeliest` goes on from, with a cache: [2, new]."""
     runner, tokens = DecoderRunner(network), torch.arange(32).reshape(2, 16) * 7 % 101
     vision, seen = network.job.model.vision, None
     if vision is not None:
@@ -105,20 +103,22 @@ def _greedy(network: Network, length: int, home: Path) -> torch.Tensor:
     requests = [
         Request(number, row.tolist(), Generation(), None if number else seen) for number, row in enumerate(tokens)
     ]
-    logits = runner.prefill(requests, length)
+    begin = tokens.size(1)
+    logits = runner.prefill(requests, begin + new)
     while True:
         assert logits is not None, "there is one stage"
         if vision is not None:
             logits[:, 100] = -torch.inf
         place = tokens.size(1)
         tokens = torch.cat([tokens, logits.argmax(dim=-1, keepdim=True)], dim=1)
-        if tokens.size(1) == length:
-            return tokens
+        if tokens.size(1) == begin + new:
+            return tokens[:, begin:]
         logits = runner.decode_step(tokens[:, place], torch.full((2,), place))
 
 
-def _written(network: Network, home: Path) -> torch.Tensor:
-    """What goes on after images of any size, as `native_images.greedy` has it of transformers, beside text alone."""
+def _written(network: Network, new: int, home: Path) -> torch.Tensor:
+    """What goes on after images of any size, as `native_images.likeliest` has it of transformers, beside text alone:
+    [2, new]."""
     tokens, images, grids = torch.load(home / "seen.pt")
     side, prompts = network.job.model.image_encoder.patch_size, [[5, 6, 7]]
     seen: list[list[Any]] = [[]]
@@ -129,7 +129,7 @@ def _written(network: Network, home: Path) -> torch.Tensor:
         counts = [math.prod(size) for size in sizes]
         flat = own[: sum(counts)].split(counts)
         seen.append([each.view(size).numpy() for each, size in zip(flat, sizes, strict=True)])
-    options = {"max_new_tokens": torch.load(home / "greedy.pt").size(1), "temperature": 0}
+    options = {"max_new_tokens": new, "temperature": 0}
     said = Model(network, Commit(Path(), 0, 0, {})).generate(prompts, options, images=seen, ends=[])
     return torch.tensor([each.tokens for each in said[1:]])
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 import transformers
 
-IMAGE, LENGTH, VOCAB, NEW = 100, 16, 101, 8
+IMAGE, LENGTH, VOCAB, NEW = 100, 16, 101, 4
 POSITIONS = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [2, 3, 3]}
 PATCH, MERGE, SIZE = 4, 2, 24
 GRIDS = torch.tensor([[[4, 6], [2, 2]], [[6, 4], [0, 0]]])
@@ -54,17 +54,17 @@ def theirs() -> dict[str, torch.Tensor]:
     }
 
 
-def greedy(model: Any) -> torch.Tensor:
-    """The most likely tokens after each sequence, one after the other, of transformers' model without a cache."""
+def likeliest(model: Any, new: torch.Tensor) -> torch.Tensor:
+    """What transformers' model, without a cache, finds most likely in the place of each of some new tokens behind the
+    sequences, [2, new].
+    """
     found, whole, places = [], theirs(), ((0, 1), (2,))
     patches = whole["pixel_values"].split(whole["image_grid_thw"].prod(1).tolist())
-    for row, of_row in zip(tokens(), places, strict=True):
-        ids = row[None]
+    for row, of_row in zip(torch.cat([tokens(), new], dim=1), places, strict=True):
+        ids = row[None, :-1]
         own = {"pixel_values": torch.cat([patches[place] for place in of_row])}
         own["image_grid_thw"] = whole["image_grid_thw"][list(of_row)]
-        for _ in range(NEW):
-            with torch.no_grad():
-                logits = model(ids, mm_token_type_ids=(ids == IMAGE).int(), **own).logits
-            ids = torch.cat([ids, logits[:, -1:].argmax(dim=-1)], dim=1)
-        found.append(ids[0, LENGTH:].tolist())
-    return torch.tensor(found)
+        with torch.no_grad():
+            logits = model(ids, mm_token_type_ids=(ids == IMAGE).int(), **own).logits
+        found.append(logits[0, LENGTH - 1 :].argmax(dim=-1))
+    return torch.stack(found)

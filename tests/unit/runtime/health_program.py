@@ -76,7 +76,7 @@ def run_nodes(request: dict[str, Any]) -> list[dict[str, Any]]:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(late, signal.SIGKILL)
         else:
-            time.sleep(0.01)
+            time.sleep(0.05)
     return [{**ended[rank], "output": Path(request["out"], f"{rank}.txt").read_text()} for rank in range(len(pids))]
 
 
