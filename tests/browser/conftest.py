@@ -194,8 +194,8 @@ class Dashboards:
 
 @pytest.fixture(scope="session")
 def dashboard_commands() -> Iterator[Commands]:
-    """Commands that need not import what a dashboard does."""
-    process = Commands("orchestrator.dashboard")
+    """Commands that need not import what a dashboard or a report does."""
+    process = Commands("orchestrator.dashboard", "orchestrator.dashboard.report")
     yield process
     process.close()
 

@@ -133,20 +133,26 @@ def addresses() -> list[str]:
     return [path for path in (*plain, *charts) if not re.search(r"\{(?!name|run_id)", path)]
 
 
-def get(dashboard: Dashboard, path: str) -> tuple[int, str, str]:
-    """Status, type and text."""
+Get = Callable[[str], tuple[int, str, str]]
+
+
+@pytest.fixture
+def get(dashboard: Dashboard) -> Iterator[Get]:
+    """Asks for a path: status, type and text. All by one connection, as a browser does."""
     connection = http.client.HTTPConnection(urlsplit(dashboard.address).netloc)
-    try:
+
+    def ask(path: str) -> tuple[int, str, str]:
         connection.request("GET", path, headers={"Authorization": f"Bearer {dashboard.token}"})
         response = connection.getresponse()
         return response.status, response.getheader("content-type", ""), response.read().decode()
-    finally:
-        connection.close()
+
+    yield ask
+    connection.close()
 
 
-def is_shown(dashboard: Dashboard, path: str) -> str | None:
+def is_shown(get: Get, path: str) -> str | None:
     """What is wrong with an answer; None where it is a page, or a clear word that there is none."""
-    status, kind, text = get(dashboard, path)
+    status, kind, text = get(path)
     if status not in (200, 400, 404, 409, 422):
         return f"{path}: {status} {text[:200]}"
     if kind.startswith("text/html") and ("<script>alert" in text or "<img src=x" in text):
@@ -156,7 +162,7 @@ def is_shown(dashboard: Dashboard, path: str) -> str | None:
     return None
 
 
-def test_every_page_of_every_damaged_run(dashboard: Dashboard, damaged: Reviewed, addresses: list[str]) -> None:
+def test_every_page_of_every_damaged_run(get: Get, damaged: Reviewed, addresses: list[str]) -> None:
     assert len(addresses) > len(CHARTS)
     runs = [
         run
@@ -167,12 +173,12 @@ def test_every_page_of_every_damaged_run(dashboard: Dashboard, damaged: Reviewed
     for run in runs:
         named = {"name": quote(run.parent.name, safe=""), "run_id": quote(run.name, safe="")}
         few = [path for path in addresses if "/figure/" not in path or path.endswith("/loss")]
-        wrong += [is_shown(dashboard, path.format(**named)) for path in few]
+        wrong += [is_shown(get, path.format(**named)) for path in few]
     assert len(runs) > 60
     assert [each for each in wrong if each is not None] == []
 
 
-def test_every_page_of_the_folder(dashboard: Dashboard, damaged: Reviewed) -> None:
+def test_every_page_of_the_folder(get: Get, damaged: Reviewed) -> None:
     queries = (
         "",
         "?cells=all&sort=age",
@@ -184,7 +190,7 @@ def test_every_page_of_the_folder(dashboard: Dashboard, damaged: Reviewed) -> No
     )
     keys = [quote(f"damaged/{number:08x}", safe="") for number in range(0, 60, 7)]
     pages = [*(f"/{query}" for query in queries), "/sweeps", "/cluster", "/compare?run=" + "&run=".join(keys)]
-    assert [wrong for path in pages if (wrong := is_shown(dashboard, path)) is not None] == []
+    assert [wrong for path in pages if (wrong := is_shown(get, path)) is not None] == []
     for path in (
         "/runs/..%2F../etc",
         "/runs/%2e%2e/passwd",
@@ -192,8 +198,8 @@ def test_every_page_of_the_folder(dashboard: Dashboard, damaged: Reviewed) -> No
         f"/runs/{'x' * 4000}/y",
         "/assets/x/..%2Fapp.py",
     ):
-        assert get(dashboard, path)[0] == 404
-    assert get(dashboard, "/?page=zero")[0] == 400
+        assert get(path)[0] == 404
+    assert get("/?page=zero")[0] == 400
 
 
 def test_in_the_browser_nothing_of_it_runs(visitor: Visitor, dashboard: Dashboard, damaged: Reviewed) -> None:
@@ -206,7 +212,7 @@ def test_in_the_browser_nothing_of_it_runs(visitor: Visitor, dashboard: Dashboar
 
 
 def test_a_run_that_is_removed_while_its_page_is_open(
-    visitor: Visitor, dashboard: Dashboard, damaged: Reviewed
+    visitor: Visitor, dashboard: Dashboard, get: Get, damaged: Reviewed
 ) -> None:
     run = RunDir(damaged.runs_dir / "removed" / "00000000")
     shutil.copytree(damaged.completed.path, run.path)
@@ -215,17 +221,17 @@ def test_a_run_that_is_removed_while_its_page_is_open(
     page.get_by_role("link", name="removed/00000000").click()
     page.wait_for_selector(".chart .main-svg")
     shutil.rmtree(run.path)
-    assert get(dashboard, f"/runs/removed/{run.run_id}/figure/loss")[0] == 404
+    assert get(f"/runs/removed/{run.run_id}/figure/loss")[0] == 404
     page.go_back()
     expect(page.get_by_text("No matching runs.")).to_be_visible()
     visitor.problems.clear()  # the browser notes each 404 in its console
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
-def test_what_may_not_be_read(dashboard: Dashboard, damaged: Reviewed, addresses: list[str]) -> None:
+def test_what_may_not_be_read(get: Get, damaged: Reviewed, addresses: list[str]) -> None:
     run = RunDir(damaged.runs_dir / "secret" / "00000000")
     shutil.copytree(damaged.completed.path, run.path)
     run.resolved().chmod(0)
     run.metrics_file.chmod(0)
     for path in addresses:
-        assert is_shown(dashboard, path.format(name="secret", run_id=run.run_id)) is None
+        assert is_shown(get, path.format(name="secret", run_id=run.run_id)) is None

@@ -2,28 +2,31 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
+import os
 from pathlib import Path
 
 from browser.conftest import Visitor
 from browser.reviewed import SWEEP, Reviewed
 from browser.waiting import until
+from support.commands import Commands
 
 
-def written(reviewed: Reviewed, folder: Path, *arguments: str) -> Path:
+def written(commands: Commands, reviewed: Reviewed, folder: Path, *arguments: str) -> Path:
     """What the command writes."""
     path = folder / "report.html"
-    command = [sys.executable, "-m", "orchestrator", "report", *arguments, "--runs-dir", str(reviewed.runs_dir)]
-    subprocess.run([*command, "-o", str(path), "--force"], check=True, capture_output=True, text=True)
+    command = ["report", *arguments, "--runs-dir", reviewed.runs_dir, "-o", path, "--force"]
+    said = commands(*command, cwd=folder, env=os.environ)
+    assert said.code == 0, said
     return path
 
 
-def test_a_report_that_was_sent(visitor: Visitor, reviewed: Reviewed, tmp_path: Path) -> None:
+def test_a_report_that_was_sent(
+    visitor: Visitor, dashboard_commands: Commands, reviewed: Reviewed, tmp_path: Path
+) -> None:
     asked: list[str] = []
     visitor.page.on("request", lambda request: asked.append(request.url))
     note = "Look at <b>the second</b>."
-    path = written(reviewed, tmp_path, "small", "resumed", "broken", "changed", "--note", note)
+    path = written(dashboard_commands, reviewed, tmp_path, "small", "resumed", "broken", "changed", "--note", note)
     page = visitor(path.as_uri())
     page.locator(".chart").first.scroll_into_view_if_needed()
     page.wait_for_selector(".chart .main-svg")
@@ -68,8 +71,10 @@ def stands_on_paper(visitor: Visitor) -> None:
     page.set_viewport_size(size)
 
 
-def test_a_light_report_on_a_sweep(visitor: Visitor, reviewed: Reviewed, tmp_path: Path) -> None:
-    path = written(reviewed, tmp_path, SWEEP, "--light")
+def test_a_light_report_on_a_sweep(
+    visitor: Visitor, dashboard_commands: Commands, reviewed: Reviewed, tmp_path: Path
+) -> None:
+    path = written(dashboard_commands, reviewed, tmp_path, SWEEP, "--light")
     assert path.stat().st_size < 1_000_000
     page = visitor(path.as_uri())
     assert page.get_by_role("heading", level=1).inner_text() == f"Sweep {SWEEP}"

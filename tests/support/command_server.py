@@ -1,7 +1,7 @@
 """The process that `Commands` forks from. It gets each command through the socket that is its standard input: a JSON
 object, with the command's standard streams and a socket on which the command says its process id and how it ended.
 `entered` is a process on another machine where the command is to run (slurm/machine.py), or None.
-Its own arguments are programs that commands become: `orchestrator.dashboard` is `main` in its module `program`.
+Its own arguments are programs that commands become: `orchestrator.dashboard` is `main` in its module `__main__`.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def serve() -> None:
         for name in _LATER:
             importlib.import_module(name)
         for name in sys.argv[1:]:
-            programs[name] = importlib.import_module(f"{name}.program").main
+            programs[name] = importlib.import_module(f"{name}.__main__").main
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     control = socket.socket(fileno=os.dup(0))
     while True:
@@ -47,14 +47,16 @@ def serve() -> None:
             return
         if os.fork() == 0:
             control.close()
-            with patch.object(os, "execv", partial(become, programs, os.execv)):
-                be_command(json.loads(request), descriptors[:3], socket.socket(fileno=descriptors[3]))
+            answer = socket.socket(fileno=descriptors[3])
+            with patch.object(os, "execv", partial(become, programs, answer, os.execv)):
+                be_command(json.loads(request), descriptors[:3], answer)
         for descriptor in descriptors:
             os.close(descriptor)
 
 
 def become(
     programs: Mapping[str, Callable[[Sequence[str]], int]],
+    answer: socket.socket,
     execv: Callable[[str, Sequence[str]], NoReturn],
     path: str,
     arguments: Sequence[str],
@@ -62,7 +64,11 @@ def become(
     """What `os.execv` does, but for a program that was imported: it goes on in the command's process."""
     if list(arguments[1:3]) != ["-P", "-m"] or arguments[3] not in programs:
         execv(path, arguments)
-    os._exit(programs[arguments[3]](arguments[4:]))
+    code = programs[arguments[3]](arguments[4:])
+    sys.stdout.flush()
+    sys.stderr.flush()
+    answer.send(str(code).encode())
+    os._exit(code)
 
 
 def be_command(request: Mapping[str, Any], streams: Sequence[int], answer: socket.socket) -> None:
