@@ -26,9 +26,8 @@ import dataclasses
 import errno
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Literal, NamedTuple
-
-from orchestrator.records import Record
 
 
 class OrchestratorError(Exception):
@@ -155,7 +154,8 @@ class Location(NamedTuple):
         return f"{self.source}:{self.line}:{self.column}"
 
 
-class Problem(Record):
+@dataclass(frozen=True)
+class Problem:
     """One thing that is wrong with a spec.
 
     `paths` are dotted field paths ("parallelism.tensor_model_parallel_size"), the one to point at first. `hint` is the

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
 from orchestrator.bench.measurement import Measurement
@@ -223,7 +223,7 @@ class Report:
             "predicted": {
                 "device": self.device.name if self.device else None,
                 "step_seconds": self.predicted.step_seconds if self.predicted else None,
-                "efficiency": self.device.efficiency._asdict() if self.device else None,
+                "efficiency": asdict(self.device.efficiency) if self.device else None,
             },
             "memory": self.stage_memory(),
             "ranks": list(self.ranks),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import Any, NamedTuple, TypeAlias
 
@@ -10,7 +11,6 @@ from orchestrator.models.blocks.registry import GROUPED_QUERY
 from orchestrator.models.blocks.weights import Rule
 from orchestrator.models.image_encoders import ImageEncoderName
 from orchestrator.models.layers import layers, layers_differ, prediction_layers
-from orchestrator.records import EMPTY, Record, replace
 from orchestrator.spec.model import ModelSpec
 
 ENCODER, DECODER, VISION = "encoder.layers.", "decoder.layers.", "vision.block.layers."
@@ -20,7 +20,6 @@ FURTHER, FURTHER_LAYER = "mtp.layers.", "transformer_layer."
 that is as the last one.
 """
 
-_TIED: Mapping[str, str] = {"lm_head.weight": "model.embed_tokens.weight"}
 MXFP4 = "mxfp4"
 """A `quantization_config.quant_method` of config.json."""
 
@@ -56,7 +55,8 @@ Said: TypeAlias = Callable[[str], Any]
 """What config.json says of a key, or what transformers takes where it says nothing."""
 
 
-class Derived(Record):
+@dataclass(frozen=True)
+class Derived:
     """Keys of config.json and fields of `model` that follow from each other otherwise than by having one value."""
 
     fields: tuple[str, ...]
@@ -94,7 +94,8 @@ class ImageConfig(NamedTuple):
     """The decoder's keys are in `text_config`; else beside those of images."""
 
 
-class Family(Record):
+@dataclass(frozen=True)
+class Family:
     """A model of transformers."""
 
     name: str
@@ -113,9 +114,9 @@ class Family(Record):
     constants: Mapping[str, Any]
     """Key of config.json -> the only value with which they are; one that is missing there counts as this. Of those that
     are true, false or nothing it only counts whether they are true."""
-    defaults: Mapping[str, Any] = EMPTY
+    defaults: Mapping[str, Any] = field(default_factory=dict)
     """Key of config.json -> what transformers takes where it is missing, or `SameAs` another key."""
-    activations: Mapping[str, tuple[str, ...]] = EMPTY
+    activations: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Our activation -> its names there; the first is written."""
     activation_key: str = "hidden_act"
     rotary: bool = True
@@ -123,15 +124,15 @@ class Family(Record):
     """Ends of the names of what some files hold and is no weight."""
     positions: str | None = "max_position_embeddings"
     """Key of config.json for the longest sequence; None where it has none."""
-    imported: Mapping[str, Any] = EMPTY
+    imported: Mapping[str, Any] = field(default_factory=dict)
     """Field of `model` -> what an import writes there, and config.json says nothing of."""
-    repeated: Mapping[str, str] = EMPTY
+    repeated: Mapping[str, str] = field(default_factory=dict)
     """Key of config.json -> another one, of which it has the value; either may be missing."""
-    aliases: Mapping[str, str] = EMPTY
+    aliases: Mapping[str, str] = field(default_factory=dict)
     """Key of config.json -> the one that transformers takes it for; where both stand they must be equal."""
-    implied: Mapping[str, Mapping[str, Any]] = EMPTY
+    implied: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Key of config.json -> its only value for each name of an activation; it may be missing."""
-    written: Mapping[str, Any] = EMPTY
+    written: Mapping[str, Any] = field(default_factory=dict)
     """Key of config.json -> what an export writes there, in place of a default that not every network can have."""
     ignored: frozenset[str] = frozenset()
     """Keys of config.json that do nothing to a network of this family, and may to one of another."""
@@ -139,13 +140,13 @@ class Family(Record):
     """Whether it continues a text."""
     heads: tuple[str, ...] = ("lm_head.",)
     """Names that begin so never have the base before them."""
-    renamed: Mapping[str, str] = EMPTY
+    renamed: Mapping[str, str] = field(default_factory=dict)
     """How names end in files of old versions -> how they end now."""
-    moved: Mapping[str, str] = EMPTY
+    moved: Mapping[str, str] = field(default_factory=dict)
     """How names begin in files of other versions -> how they begin in the table; one after the other."""
     told_by: str | None = None
     """Of families of one `model_type`: how a weight that only this one has ends."""
-    copies: Mapping[str, str] = _TIED
+    copies: Mapping[str, str] = field(default_factory=lambda: {"lm_head.weight": "model.embed_tokens.weight"})
     """What some files hold a second time -> what it is a copy of."""
     attention: str = GROUPED_QUERY.name
     """The block of `models.blocks` that its layers attend with."""
@@ -153,7 +154,7 @@ class Family(Record):
     """Of one that sees images: its decoder, of which `text_config` in config.json speaks."""
     images: ImageConfig | None = None
     """Of one that sees images: how config.json describes their encoder."""
-    unused: Mapping[str, float] = EMPTY
+    unused: Mapping[str, float] = field(default_factory=dict)
     """Vectors of the encoder of images, as wide as it is, that no layer computes with -> their numbers in an export."""
     quantizations: frozenset[str] = frozenset()
     """What `quantization_config` in config.json may say, and is read."""
@@ -169,7 +170,7 @@ class Family(Record):
     """How names of such layers begin where they are apart from the others, and counted from 0."""
     further_layers: int = 0
     """How many such layers the files have whose config.json says nothing of them."""
-    further_copies: Mapping[str, str] = EMPTY
+    further_copies: Mapping[str, str] = field(default_factory=dict)
     """What such a layer has a second time -> what it is a copy of."""
     derived: tuple[Derived, ...] = ()
     """In the order in which an import reads them."""

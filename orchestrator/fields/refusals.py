@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from math import isqrt
 from typing import NamedTuple
 
@@ -25,6 +26,7 @@ class SuggestedValues(NamedTuple):
     """Follows what is offered; `{}` in it is the first of that."""
 
 
+@dataclass(frozen=True)
 class Refusal(Problem):
     """A problem that another value of a field may end. Its hint says what else would."""
 

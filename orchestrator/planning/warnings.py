@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -33,7 +34,6 @@ from orchestrator.planning.plan import Plan
 from orchestrator.planning.suggestions.bubble import pipeline_idles
 from orchestrator.planning.time.communication import linked_ranks
 from orchestrator.quantities import memory_size, spec_duration, time_span
-from orchestrator.records import replace
 from orchestrator.run_directory.checkpoints.commit_markers import Commit
 from orchestrator.spec.cluster import ClusterSpec
 from orchestrator.spec.job import JobSpec

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeAlias
 
@@ -10,7 +11,6 @@ from pydantic import ValidationError
 
 from orchestrator.errors import Location, Problem, SpecError, UserError
 from orchestrator.files.stored_files import read_json
-from orchestrator.records import replace
 from orchestrator.spec.documents.composition import (
     Composition,
     apply_override,

@@ -6,13 +6,12 @@ import itertools
 import math
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from orchestrator.errors import Problem
 from orchestrator.fields.formatting import show
 from orchestrator.fields.refusals import Unavailable
-from orchestrator.records import replace
 from orchestrator.spec.documents.field_names import hint, resolve
 from orchestrator.spec.documents.partial_validation import Examination, PartialSection
 from orchestrator.spec.documents.plain_data import to_plain

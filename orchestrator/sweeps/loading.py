@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from orchestrator.errors import Location, Problem, SpecError, UserError
 from orchestrator.fields.base import Section
 from orchestrator.fields.formatting import shorten
-from orchestrator.records import replace
 from orchestrator.spec.documents.composition import Composition, apply_override, compose_files, compose_text
 from orchestrator.spec.documents.field_names import hint, resolve
 from orchestrator.spec.documents.partial_validation import Examination, PartialSection
@@ -73,7 +71,7 @@ def load_sweep(
     for override in overrides:
         apply_override(composition, override)
     if arrays:
-        composition = dataclasses.replace(composition, sweep=_sweep_over(composition, arrays))
+        composition = replace(composition, sweep=_sweep_over(composition, arrays))
     sweep = composition.sweep
     if sweep is None:
         raise SpecError(composition.problems or [_no_sweep(composition)])  # a missing file says nothing of anything
@@ -81,7 +79,7 @@ def load_sweep(
     places = Places(written, [source for source, _ in composition.texts])
     spec, problems = _spec(sweep)
     problems = [*composition.problems, *problems]
-    base = dataclasses.replace(composition, sweep=None)
+    base = replace(composition, sweep=None)
     if spec is not None:
         axes = read_axes(_entries(sweep), spec)
         conditions, wrong = _conditions(sweep, spec)

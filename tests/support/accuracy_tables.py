@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from functools import partial
 from statistics import fmean, median
 from typing import cast
@@ -13,7 +14,6 @@ from orchestrator.planning.time.kernels.accesses import TRANSFORMER_ENGINE
 from orchestrator.planning.time.kernels.attention import attention_seconds
 from orchestrator.planning.time.step import estimate_with
 from orchestrator.planning.vocabulary import vocabulary
-from orchestrator.records import replace
 from orchestrator.spec.sections.runtime import Layers
 from support.benchmark_data import Record, milliseconds, record, records
 from support.earlier_memory import earlier_peaks

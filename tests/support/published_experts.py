@@ -7,7 +7,7 @@ docs/benchmarks/method.md says what the columns are.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import Literal
 
@@ -16,7 +16,6 @@ from orchestrator.planning.hardware import Device, shipped
 from orchestrator.planning.time.kernels.accesses import OVERLAPPING, TRANSFORMER_ENGINE, Kernels, TokenExchange
 from orchestrator.planning.time.step import estimate_with
 from orchestrator.planning.vocabulary import vocabulary
-from orchestrator.records import replace
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import load_text
 from orchestrator.spec.sections.quantization import Fp8Spec

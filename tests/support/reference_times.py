@@ -7,7 +7,7 @@ assumed about each.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 from orchestrator.models.blocks.base import ForwardBackward
@@ -19,7 +19,6 @@ from orchestrator.planning.time.kernels.accesses import (
     Kernels,
     kernels_of,
 )
-from orchestrator.records import replace
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import load_text
 from orchestrator.spec.sections.runtime import Layers

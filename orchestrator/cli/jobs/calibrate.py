@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
@@ -260,8 +261,8 @@ def _efficiency(values: Mapping[str, float], sheet: Device) -> MeasuredEfficienc
 
 def _changed(device: Device, sheet: Device) -> dict[str, float]:
     """Efficiencies that are not as shipped."""
-    shipped_ones = sheet.efficiency._asdict()
-    return {key: value for key, value in device.efficiency._asdict().items() if value != shipped_ones[key]}
+    shipped_ones = asdict(sheet.efficiency)
+    return {key: value for key, value in asdict(device.efficiency).items() if value != shipped_ones[key]}
 
 
 def _compared(run: MeasuredRun, before: Device, after: Device) -> dict[str, Any]:

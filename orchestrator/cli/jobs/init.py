@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,7 +16,6 @@ from orchestrator.cli.jobs.job_files.job_text import job_text
 from orchestrator.cli.jobs.job_files.questionnaire import answers_in, ask, spec_values, without_replaced
 from orchestrator.cli.outputs import PRINTED, JobOutput, check_printed, write_output
 from orchestrator.errors import Location, Problem, SpecError, UserError
-from orchestrator.records import replace
 from orchestrator.spec.documents.field_names import overridden
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import load_text

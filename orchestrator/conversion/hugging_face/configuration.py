@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,6 @@ from orchestrator.conversion.weight_mapping import Family, ImageConfig, SameAs, 
 from orchestrator.errors import UserError
 from orchestrator.models.blocks.grouped_query_attention.rope_scaling import RopeScaling
 from orchestrator.models.blocks.state_space.parameters import state_space_heads
-from orchestrator.records import replace
 from orchestrator.spec.model import ModelSpec
 
 _SCALING: dict[str, tuple[str, ...]] = {

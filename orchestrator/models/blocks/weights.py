@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.models.blocks.base import Matrix
-from orchestrator.records import EMPTY, Record
 
 if TYPE_CHECKING:
     from orchestrator.models.blocks.model_fields import Fields
@@ -30,7 +30,8 @@ def norm(begin: str, model: Fields, width: int) -> Shapes:
     return {f"{begin}{kind}": (width,) for kind in kinds}
 
 
-class Rule(Record):
+@dataclass(frozen=True)
+class Rule:
     """One weight of ours, or one of every layer or expert, and what it is called there."""
 
     ours: str
@@ -62,7 +63,8 @@ class Rule(Record):
         return tuple(f"{self.ours}.{part}" for part in self.parts) or (self.ours,)
 
 
-class PublishedAttention(Record):
+@dataclass(frozen=True)
+class PublishedAttention:
     """A decoder of transformers that is a Llama but for its attention."""
 
     name: str
@@ -73,9 +75,9 @@ class PublishedAttention(Record):
     """The class that loads it."""
     rules: tuple[Rule, ...]
     """Of its attention, and of the norm before it."""
-    sizes: Mapping[str, str] = EMPTY
+    sizes: Mapping[str, str] = field(default_factory=dict)
     """Field of `model` -> key of config.json, where the value is the same."""
-    fixed: Mapping[str, Any] = EMPTY
+    fixed: Mapping[str, Any] = field(default_factory=dict)
     """Field of `model` -> its only value."""
-    constants: Mapping[str, Any] = EMPTY
+    constants: Mapping[str, Any] = field(default_factory=dict)
     """Key of config.json -> the only value with which the two are one network."""

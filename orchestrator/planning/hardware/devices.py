@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,6 @@ from orchestrator.fields.formatting import shorten
 from orchestrator.planning.hardware import profiles
 from orchestrator.planning.hardware.fitted_constants import FittedConstants, fitted_constants, values
 from orchestrator.planning.hardware.profiles import GpuProfile
-from orchestrator.records import Record, replace
 from orchestrator.spec.messages.suggestions import closest
 from orchestrator.spec.sections.runtime import Layers
 
@@ -35,7 +35,8 @@ def computing_unit(device: object) -> str:
 _OF_THE_MACHINE = {"memory_bytes", "gpus_per_node", "link_bandwidth", "network_bandwidth", "layers"}
 
 
-class Efficiency(Record):
+@dataclass(frozen=True)
+class Efficiency:
     """What of a datasheet is reached. `orchestrator calibrate` replaces what is shipped by what it measures."""
 
     gemm: float
@@ -67,7 +68,8 @@ class Efficiency(Record):
     """Seconds in which the host starts one kernel; what a layer's Python takes beside it is planning/time/host.py's."""
 
 
-class Device(Record):
+@dataclass(frozen=True)
+class Device:
     """One accelerator in its usual machine, and what is reached on it."""
 
     name: str

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import NamedTuple
 
 from orchestrator.errors import Problem, SpecError, UserError
 from orchestrator.planning.hardware.devices import CPU, Device, device_named
 from orchestrator.planning.hardware.local_gpus import gpus_here
-from orchestrator.records import replace
 from orchestrator.spec.cluster import ClusterSpec
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.sections.runtime import Layers

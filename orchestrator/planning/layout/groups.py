@@ -7,9 +7,8 @@ for.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any, NamedTuple
-
-from orchestrator.records import Record
 
 
 class GroupPlacement(NamedTuple):
@@ -43,7 +42,8 @@ def _cross(count: int) -> str:
     return "cross" if count != 1 else "crosses"
 
 
-class GroupKind(Record):
+@dataclass(frozen=True)
+class GroupKind:
     """All groups of one kind. In every block of `block` consecutive ranks the first `width` each begin a group; it
     has every `stride`-th rank from there on.
     """

@@ -7,6 +7,7 @@ in all passes.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from orchestrator.kernel_selection.data_parallel import overlaps_gathering, overlaps_reduction
 from orchestrator.models.blocks.base import FP32
@@ -14,12 +15,12 @@ from orchestrator.models.layers import layers, prediction_layers
 from orchestrator.planning.layout.chunk_layers import kinds_of
 from orchestrator.planning.memory.optimizer_state import shard
 from orchestrator.planning.parameters.layer import degrees_of, expert_parameters, layer_parameters
-from orchestrator.records import Record
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.sections.precision import DTYPE_BYTES
 
 
-class WholeWeights(Record):
+@dataclass(frozen=True)
+class WholeWeights:
     """Parameters of a rank, counted whole, and what it holds of each in bytes."""
 
     outside: int

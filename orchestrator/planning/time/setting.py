@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import cached_property
 
 from orchestrator.kernel_selection.experts import joins_expert_mlp
@@ -12,13 +13,13 @@ from orchestrator.planning.hardware.devices import Device
 from orchestrator.planning.memory.layer import rank_shape
 from orchestrator.planning.time.kernels.accesses import Kernels
 from orchestrator.planning.time.kernels.gemm import multiplies
-from orchestrator.records import Record
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.model import ModelSpec
 from orchestrator.spec.sections.precision import DTYPE_BYTES
 
 
-class Setting(Record):
+@dataclass(frozen=True)
+class Setting:
     """A job on a device with a layer backend."""
 
     job: JobSpec

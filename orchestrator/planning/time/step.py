@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import cache, partial
 from typing import NamedTuple
 
@@ -37,7 +38,6 @@ from orchestrator.planning.time.passes import (
 )
 from orchestrator.planning.time.pipeline_schedule import pipeline_seconds
 from orchestrator.planning.time.setting import Setting, setting_of
-from orchestrator.records import replace
 from orchestrator.spec.encoder_decoder import HALVES
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.layout.stages import layers_of_chunks

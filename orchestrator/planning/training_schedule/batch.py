@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from orchestrator.records import Record, replace
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.layout.ramp import (
     BatchStage,
@@ -26,7 +26,8 @@ class Progress(NamedTuple):
     tokens: int = 0
 
 
-class BatchSchedule(Record):
+@dataclass(frozen=True)
+class BatchSchedule:
     """Batch size and length of a training. Every count is of whole steps.
 
     Ramp-up follows Megatron: the batch grows by `increment` each `samples / ((full - start) / increment)` samples, and

@@ -8,13 +8,12 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from orchestrator.errors import Location, Problem
 from orchestrator.fields.formatting import dotted, shorten, show
-from orchestrator.records import replace
 from orchestrator.spec.documents.field_names import hint as hint_of
 from orchestrator.spec.documents.field_names import overridden, short_names
 from orchestrator.spec.messages.document import JOB_SPEC, Document

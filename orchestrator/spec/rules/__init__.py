@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from orchestrator.errors import Problem
 from orchestrator.fields.refusals import Unavailable
 from orchestrator.models.blocks.registry import BLOCKS
-from orchestrator.records import replace
 from orchestrator.spec.job_sections import JobSections
 from orchestrator.spec.rules import notifications, operation, paths
 from orchestrator.spec.rules.base import Rule

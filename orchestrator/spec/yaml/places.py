@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import NamedTuple
 
 from orchestrator.errors import Location, Problem
 from orchestrator.fields.formatting import show
-from orchestrator.records import replace
 from orchestrator.spec.yaml.reader import LocatedValue
 
 _PART = re.compile(r"[^.\[\]]+|\[\d+\]")

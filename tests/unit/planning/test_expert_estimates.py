@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,7 +15,6 @@ from orchestrator.planning.memory import estimate_memory
 from orchestrator.planning.time.kernels.accesses import TRANSFORMER_ENGINE, Kernels
 from orchestrator.planning.time.step import estimate_with
 from orchestrator.planning.vocabulary import vocabulary
-from orchestrator.records import replace
 from orchestrator.spec.job import JobSpec
 
 MODEL: dict[str, Any] = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -22,7 +23,6 @@ from orchestrator.planning.time.kernels.accesses import TRANSFORMER_ENGINE, Kern
 from orchestrator.planning.time.setting import setting_of
 from orchestrator.planning.time.step import estimate_with
 from orchestrator.planning.vocabulary import vocabulary
-from orchestrator.records import replace
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import load_text
 from orchestrator.spec.sections.launch import GROUPED_PRODUCTS

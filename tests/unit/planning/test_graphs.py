@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,7 +16,6 @@ from orchestrator.planning.hardware.devices import Device, shipped
 from orchestrator.planning.memory import estimate_memory
 from orchestrator.planning.plan import make_plan
 from orchestrator.planning.time import estimate_time
-from orchestrator.records import replace
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.sections.runtime import Layers
 

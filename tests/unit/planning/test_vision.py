@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -20,7 +21,6 @@ from orchestrator.planning.time.families.vision import images_of
 from orchestrator.planning.time.kernels.accesses import kernels_of
 from orchestrator.planning.time.setting import setting_of
 from orchestrator.planning.vision import encoder_job
-from orchestrator.records import replace
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import load_text
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 import pytest
@@ -15,7 +14,6 @@ from orchestrator.planning.time.fits.kernel_measurements import efficiency_of, t
 from orchestrator.planning.time.kernels.accesses import TORCH
 from orchestrator.planning.time.kernels.attention import attention_seconds
 from orchestrator.planning.time.kernels.gemm import gemm_seconds
-from orchestrator.records import replace
 from orchestrator.runtime.calibration.kernels import Sizes, burst_seconds, measure_kernels, sustained_seconds
 
 TINY = Sizes(gemms=((64, 32, 16),), attention=(1, 2, 32, 8), stream_bytes=1 << 16)
@@ -89,7 +87,7 @@ def test_the_largest_product_is_the_one_that_is_looped(monkeypatch: pytest.Monke
     module = "orchestrator.runtime.calibration.kernels"
     monkeypatch.setattr(f"{module}.burst_seconds", lambda work, device: 0.25)
     monkeypatch.setattr(f"{module}.sustained_seconds", lambda work, device: float(work().numel()))
-    sizes = dataclasses.replace(TINY, gemms=((64, 32, 16), (8, 512, 16), (128, 8, 8)))
+    sizes = replace(TINY, gemms=((64, 32, 16), (8, 512, 16), (128, 8, 8)))
     found = measure_kernels(torch.device("meta"), torch.bfloat16, sizes, 0.001)
     assert [one["seconds"] for one in found["gemms"]] == [0.25, 0.25, 0.25]
     assert found["sustained_gemm"] == {"m": 8, "n": 512, "k": 16, "seconds": 8 * 512, "loop_seconds": 2.0}

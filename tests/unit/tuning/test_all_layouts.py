@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,6 @@ from support.layouts import GIB, everything
 from orchestrator.errors import SpecError
 from orchestrator.planning.hardware import device_named
 from orchestrator.planning.memory.fit import TIGHT
-from orchestrator.records import replace
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import dump_resolved, load_job
 from orchestrator.tuning.estimates import PlanEstimates

@@ -4,13 +4,13 @@ whose positions begin behind that of padding.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from orchestrator.conversion.hugging_face.config_keys import whole
 from orchestrator.conversion.hugging_face.families.llama import FIXED
 from orchestrator.conversion.weight_mapping import ENCODER, Derived, Family, Said
 from orchestrator.models.blocks.weights import Rule
-from orchestrator.records import replace
 from orchestrator.spec.model import ModelSpec
 
 _LAYER = "bert.encoder.layer.{n}."

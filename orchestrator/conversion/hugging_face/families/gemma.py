@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from orchestrator.conversion.hugging_face.families.llama import ATTENTION, DEFAULTS, FIRST, FIXED, LLAMA, MLP, QKV, REST
@@ -13,7 +14,6 @@ from orchestrator.conversion.hugging_face.families.qwen import QK_NORMS
 from orchestrator.conversion.weight_mapping import DECODER, Derived, Said
 from orchestrator.errors import UserError
 from orchestrator.models.blocks.weights import Rule
-from orchestrator.records import replace
 from orchestrator.spec.model import ModelSpec
 
 _SCALAR = "query_pre_attn_scalar"

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from orchestrator.conversion.weight_mapping import DECODER, Family
 from orchestrator.models.blocks import registry as blocks
 from orchestrator.models.blocks.weights import PublishedAttention, Rule
-from orchestrator.records import replace
 
 ATTENTION, MLP = f"{DECODER}self_attention.", f"{DECODER}mlp."
 THEIR_ATTENTION, THEIR_MLP = "model.layers.{n}.self_attn.", "model.layers.{n}.mlp."

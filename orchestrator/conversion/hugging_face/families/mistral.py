@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from orchestrator.conversion.hugging_face.families.llama import DEFAULTS, FIXED, LLAMA, SIZES
 from orchestrator.conversion.hugging_face.layer_types import LISTED_WINDOWS
-from orchestrator.records import replace
 
 MISTRAL = replace(
     LLAMA,

@@ -4,6 +4,7 @@ which have a rotary base of their own.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from orchestrator.conversion.hugging_face.config_keys import no_network, whole
@@ -17,7 +18,6 @@ from orchestrator.conversion.hugging_face.families.llama import FIXED, LLAMA
 from orchestrator.conversion.hugging_face.layer_types import GLOBAL, LOCAL, TYPES, layer_types, windows_of
 from orchestrator.conversion.weight_mapping import ENCODER, Derived, Family, Said
 from orchestrator.models.blocks.weights import Rule
-from orchestrator.records import replace
 from orchestrator.spec.model import ModelSpec
 
 _LAYER = "model.layers.{n}."

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from orchestrator.conversion.hugging_face.families.llama import (
     DEFAULTS,
     FIXED,
@@ -13,7 +15,6 @@ from orchestrator.conversion.hugging_face.families.llama import (
 from orchestrator.conversion.hugging_face.families.stablelm import STABLELM
 from orchestrator.conversion.weight_mapping import SameAs
 from orchestrator.models.blocks.weights import Rule
-from orchestrator.records import replace
 
 _FC1 = f"{MLP}linear_fc1.weight"
 

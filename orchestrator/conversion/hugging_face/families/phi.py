@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from orchestrator.conversion.hugging_face.families.llama import (
     ATTENTION,
     DEFAULTS,
@@ -16,7 +18,6 @@ from orchestrator.conversion.hugging_face.families.llama import (
 )
 from orchestrator.conversion.weight_mapping import SameAs
 from orchestrator.models.blocks.weights import Rule
-from orchestrator.records import replace
 
 JOINED_MLP = Rule(f"{MLP}linear_fc1.weight", (f"{THEIR_MLP}gate_up_proj.weight",))
 _JOINED = {

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from orchestrator.conversion.hugging_face.families.llama import (
     ATTENTION,
     DEFAULTS,
@@ -22,7 +24,6 @@ from orchestrator.conversion.hugging_face.families.mixture_of_experts.mixtral im
 from orchestrator.conversion.hugging_face.layer_types import SWITCHED_WINDOWS
 from orchestrator.conversion.hugging_face.routing import LISTED_LAYERS, NORMALIZED_SOFTMAX, WIDTHS
 from orchestrator.models.blocks.weights import Rule
-from orchestrator.records import replace
 
 QKV_BIAS = Rule(
     f"{ATTENTION}linear_qkv.bias", tuple(f"{THEIR_ATTENTION}{part}_proj.bias" for part in "qkv"), "interleaved_qkv"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from orchestrator.conversion.hugging_face.families.llama import (
     ATTENTION,
     DEFAULTS,
@@ -15,7 +17,6 @@ from orchestrator.conversion.hugging_face.families.llama import (
     with_bias,
 )
 from orchestrator.conversion.hugging_face.families.qwen import QKV_BIAS
-from orchestrator.records import replace
 
 _LAYER_NORMS = {
     f"{ATTENTION}linear_qkv.layer_norm_weight": f"{ATTENTION}linear_qkv.layer_norm_",

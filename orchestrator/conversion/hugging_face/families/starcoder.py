@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from orchestrator.conversion.hugging_face.families.llama import (
     ATTENTION,
     DEFAULTS,
@@ -17,7 +19,6 @@ from orchestrator.conversion.hugging_face.families.llama import (
     with_bias,
 )
 from orchestrator.conversion.hugging_face.families.qwen import QKV_BIAS
-from orchestrator.records import replace
 
 _BIASES = "add_bias_linear"
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from orchestrator.conversion.hugging_face.families.llama import FIXED
 from orchestrator.conversion.weight_mapping import DECODER, ENCODER, Family, SameAs
 from orchestrator.models.blocks.weights import Rule
-from orchestrator.records import replace
 
 _ACTIVATIONS = {
     **{"relu": ("relu",), "geglu": ("gated-gelu", "gated-gelu_new"), "swiglu": ("gated-silu",)},

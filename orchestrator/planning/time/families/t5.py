@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from orchestrator.models.blocks.grouped_query_attention.parameters import cross_matrices
 from orchestrator.planning.encoder_decoder import half_job
 from orchestrator.planning.time.kernels.attention import attention_seconds
 from orchestrator.planning.time.kernels.elementwise import layer_seconds
 from orchestrator.planning.time.passes import Pass, add, layer_pass, linear_passes, scale, split
 from orchestrator.planning.time.setting import Setting, setting_of
-from orchestrator.records import replace
 from orchestrator.spec.encoder_decoder import HALVES, Half
 
 

@@ -5,6 +5,7 @@ of its parts are those of other layers; steps of Gemma 3 with images were within
 from __future__ import annotations
 
 import functools
+from dataclasses import replace
 from typing import NamedTuple
 
 from orchestrator.models.blocks.base import ForwardBackward
@@ -17,7 +18,6 @@ from orchestrator.planning.time.kernels.gemm import Linear, gemm_seconds
 from orchestrator.planning.time.passes import Pass, add, layer_pass, linear_passes, recomputed, scale
 from orchestrator.planning.time.setting import Setting, setting_of
 from orchestrator.planning.vision import CHANNELS, encoder_job, encoder_model, encoder_models, projector_widths
-from orchestrator.records import replace
 from orchestrator.spec.model import ModelSpec
 from orchestrator.spec.vision import VisionSpec
 

@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from orchestrator.planning.hardware.devices import Device
 from orchestrator.planning.time.kernels.accesses import Kernels
 from orchestrator.planning.time.step import estimate_with
-from orchestrator.records import replace
 from orchestrator.spec.job import JobSpec
 
 _FACTORS: tuple[tuple[tuple[str, ...], float], ...] = (

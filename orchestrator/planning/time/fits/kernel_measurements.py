@@ -6,13 +6,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from orchestrator.planning.hardware.devices import Device
 from orchestrator.planning.time.kernels.accesses import TORCH
 from orchestrator.planning.time.kernels.attention import attention_seconds
 from orchestrator.planning.time.kernels.gemm import gemm_seconds, peak
-from orchestrator.records import replace
 
 
 class KernelEfficiency(NamedTuple):

@@ -7,6 +7,7 @@ counts as the accesses that would have taken as long. The figures are in plannin
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
 from orchestrator.kernel_selection.experts import can_fuse_permutation, can_fuse_router
@@ -14,7 +15,6 @@ from orchestrator.kernel_selection.fused_kernels import adds_in_products
 from orchestrator.kernel_selection.tensor_overlap import overlaps_tensor_parallel
 from orchestrator.models.blocks.base import NOTHING, ForwardBackward
 from orchestrator.planning.hardware.fitted_constants import fitted_constants, values
-from orchestrator.records import Record, replace
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.sections.runtime import Layers
 
@@ -43,7 +43,8 @@ class TokenExchange(NamedTuple):
 OWN_EXCHANGE = TokenExchange()
 
 
-class Kernels(Record):
+@dataclass(frozen=True)
+class Kernels:
     """A layer backend."""
 
     layers: Layers

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from hypothesis import given
@@ -9,7 +10,6 @@ from hypothesis import strategies as st
 from support.timed_jobs import LARGE, LAYOUTS, device, job, seconds
 
 from orchestrator.planning.time import estimate_time
-from orchestrator.records import replace
 
 
 @given(layout=LAYOUTS, better=st.sampled_from(["memory_bandwidth", "link_bandwidth", "network_bandwidth"]))

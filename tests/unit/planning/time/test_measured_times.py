@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import pytest
 from support.benchmark_data import records
@@ -21,7 +22,6 @@ from orchestrator.planning.hardware import Device, shipped
 from orchestrator.planning.time.fits.fitting import fit
 from orchestrator.planning.time.kernels.accesses import TORCH, TRANSFORMER_ENGINE
 from orchestrator.planning.time.step import StepTime, estimate_with
-from orchestrator.records import replace
 
 
 @pytest.fixture(scope="module")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,7 +10,6 @@ from support.timed_jobs import device
 
 from orchestrator.planning.memory import estimate_memory
 from orchestrator.planning.time import estimate_time
-from orchestrator.records import replace
 
 MODEL = {"num_layers": 16, "hidden_size": 4096, "num_attention_heads": 32, "seq_length": 8192}
 

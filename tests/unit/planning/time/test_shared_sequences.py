@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,7 +10,6 @@ from support.timed_jobs import device
 
 from orchestrator.planning.time import estimate_time
 from orchestrator.planning.time.roofline import roofline
-from orchestrator.records import replace
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.sections.runtime import Layers
 

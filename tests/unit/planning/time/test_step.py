@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -21,7 +22,6 @@ from orchestrator.planning.time.kernels.accesses import OVERLAPPING, TORCH, TRAN
 from orchestrator.planning.time.passes import layer_pass, output_pass
 from orchestrator.planning.time.setting import setting_of
 from orchestrator.planning.time.step import estimate_with
-from orchestrator.records import replace
 
 FEW = settings(max_examples=40)
 """Of what asks for up to nine estimates an example."""

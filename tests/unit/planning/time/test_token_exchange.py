@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,7 +13,6 @@ from orchestrator.planning.hardware import Device, device_named
 from orchestrator.planning.time.kernels.accesses import TRANSFORMER_ENGINE, Kernels, TokenExchange, kernels_of
 from orchestrator.planning.time.step import estimate_with
 from orchestrator.planning.vocabulary import vocabulary
-from orchestrator.records import replace
 from orchestrator.spec.sections.runtime import Layers
 
 IN_BF16 = {"dtype": "bf16"}

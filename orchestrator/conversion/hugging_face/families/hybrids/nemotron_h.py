@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from orchestrator.conversion.hugging_face.config_keys import no_network
@@ -23,7 +24,6 @@ from orchestrator.conversion.weight_mapping import Derived, Said
 from orchestrator.models.blocks import registry as blocks
 from orchestrator.models.blocks.weights import Rule
 from orchestrator.models.layers import MIXERS, layer_pattern
-from orchestrator.records import replace
 from orchestrator.spec.model import ModelSpec
 
 _MIXER = f"{THEIR_LAYER}mixer."

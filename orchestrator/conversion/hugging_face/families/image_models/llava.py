@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from orchestrator.conversion.hugging_face.families.llama import LLAMA
@@ -11,7 +12,6 @@ from orchestrator.conversion.hugging_face.families.qwen import QWEN2
 from orchestrator.conversion.hugging_face.vision import LLAVA_IMAGES
 from orchestrator.conversion.weight_mapping import VISION, Family
 from orchestrator.models.blocks.weights import Rule
-from orchestrator.records import replace
 
 TEXT, TOWER, PROJECTOR = "language_model.", "vision_tower.vision_model.", "multi_modal_projector."
 _LAYER = f"{TOWER}encoder.layers.{{n}}."

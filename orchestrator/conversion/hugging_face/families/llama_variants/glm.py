@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from orchestrator.conversion.hugging_face.families.llama import (
     ATTENTION,
     DEFAULTS,
@@ -17,7 +19,6 @@ from orchestrator.conversion.hugging_face.families.phi import JOINED_MLP
 from orchestrator.conversion.hugging_face.families.qwen import QKV_BIAS
 from orchestrator.conversion.weight_mapping import DECODER
 from orchestrator.models.blocks.weights import Rule
-from orchestrator.records import replace
 
 _PAIRS = "interleaved_qkv_of_pairs"
 _LAYER = "model.layers.{n}."

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from orchestrator.conversion.hugging_face.config_keys import no_network
 from orchestrator.conversion.hugging_face.families.llama import DEFAULTS, FIXED, LLAMA, SIZES
 from orchestrator.conversion.weight_mapping import Derived, Said, SameAs
-from orchestrator.records import replace
 
 _SCALING = "logits_scaling"
 _OWN: Mapping[str, str] = {

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from orchestrator.conversion.hugging_face.families.llama import (
     ATTENTION,
     DEFAULTS,
@@ -15,7 +17,6 @@ from orchestrator.conversion.hugging_face.families.llama import (
 from orchestrator.conversion.hugging_face.families.qwen import QK_NORMS
 from orchestrator.conversion.weight_mapping import DECODER, SameAs
 from orchestrator.models.blocks.weights import Rule
-from orchestrator.records import replace
 
 BEFORE = (f"{ATTENTION}linear_qkv.layer_norm_weight", f"{MLP}linear_fc1.layer_norm_weight")
 """The norms before attention and MLP."""

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from orchestrator.conversion.hugging_face.config_keys import no_network, whole
 from orchestrator.conversion.hugging_face.families.llama import DEFAULTS, FIXED, LLAMA
 from orchestrator.conversion.hugging_face.layer_types import interval_of
 from orchestrator.conversion.weight_mapping import Derived, Said
-from orchestrator.records import replace
 from orchestrator.spec.model import ModelSpec
 
 _LAYERS, _INTERVAL = "no_rope_layers", "no_rope_layer_interval"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from orchestrator.conversion.hugging_face.config_keys import no_network
@@ -37,7 +38,6 @@ from orchestrator.conversion.hugging_face.routing import (
 from orchestrator.conversion.weight_mapping import Derived, OneOf, Said
 from orchestrator.models.blocks.registry import LATENT
 from orchestrator.models.blocks.weights import Rule
-from orchestrator.records import replace
 from orchestrator.spec.model import ModelSpec
 
 _EMBEDDING, _ = FIRST

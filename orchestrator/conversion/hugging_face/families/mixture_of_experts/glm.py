@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from orchestrator.conversion.hugging_face.families.llama import DEFAULTS, FIRST, FIXED, LLAMA, MLP, QKV, SIZES
 from orchestrator.conversion.hugging_face.families.mixture_of_experts.further_tokens import (
     FURTHER,
@@ -24,7 +26,6 @@ from orchestrator.conversion.hugging_face.routing import (
 )
 from orchestrator.conversion.weight_mapping import OneOf
 from orchestrator.models.blocks.weights import Rule
-from orchestrator.records import replace
 
 _MLP = "model.layers.{n}.mlp."
 EXPERT_BIAS = Rule(f"{MLP}router.expert_bias", (f"{_MLP}gate.e_score_correction_bias",), stays_fp32=True)

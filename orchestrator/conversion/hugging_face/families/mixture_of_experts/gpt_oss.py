@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from orchestrator.conversion.hugging_face.config_keys import no_network
@@ -22,7 +23,6 @@ from orchestrator.conversion.hugging_face.families.mixture_of_experts.mixtral im
 from orchestrator.conversion.hugging_face.families.qwen import QKV_BIAS
 from orchestrator.conversion.weight_mapping import DECODER, MXFP4, Derived, Said
 from orchestrator.models.blocks.weights import Rule
-from orchestrator.records import replace
 from orchestrator.spec.model import ModelSpec
 
 _LIMIT = "swiglu_limit"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from orchestrator.conversion.hugging_face.config_keys import whole
@@ -10,7 +11,6 @@ from orchestrator.conversion.hugging_face.families.llama_variants.granite import
 from orchestrator.conversion.hugging_face.families.mixture_of_experts.mixtral import fixed_with_experts, with_experts
 from orchestrator.conversion.weight_mapping import Derived, Said
 from orchestrator.models.blocks.weights import Rule
-from orchestrator.records import replace
 
 _LAYER = "model.layers.{n}."
 _SHARED = "moe_shared_expert_intermediate_size"

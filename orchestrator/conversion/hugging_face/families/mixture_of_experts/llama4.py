@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from orchestrator.conversion.hugging_face.config_keys import no_network, whole
@@ -26,7 +27,6 @@ from orchestrator.conversion.hugging_face.routing import STEPPED_LAYERS
 from orchestrator.conversion.weight_mapping import DECODER, Derived, Said
 from orchestrator.models.blocks.registry import EXPERTS
 from orchestrator.models.blocks.weights import Rule
-from orchestrator.records import replace
 from orchestrator.spec.model import ModelSpec
 
 _FEED_FORWARD = "model.layers.{n}.feed_forward."

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from orchestrator.conversion.hugging_face.families.llama import (
@@ -18,7 +19,6 @@ from orchestrator.conversion.hugging_face.families.mistral import MISTRAL
 from orchestrator.conversion.weight_mapping import DECODER, OneOf
 from orchestrator.models.blocks.registry import EXPERTS
 from orchestrator.models.blocks.weights import Rule
-from orchestrator.records import replace
 
 _EXPERT = f"{MLP}experts.experts."
 _OWN = {

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from orchestrator.conversion.hugging_face.families.llama import DEFAULTS, FIRST, FIXED, LLAMA, QKV, SIZES
 from orchestrator.conversion.hugging_face.families.mixture_of_experts.mixtral import fixed_with_experts, with_experts
 from orchestrator.conversion.hugging_face.families.qwen import QK_NORMS
 from orchestrator.conversion.hugging_face.routing import NORMALIZED_SOFTMAX
 from orchestrator.conversion.weight_mapping import SameAs
-from orchestrator.records import replace
 
 OLMOE = replace(
     LLAMA,

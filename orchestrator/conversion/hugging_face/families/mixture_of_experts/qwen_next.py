@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from orchestrator.conversion.hugging_face.config_keys import no_network, whole
@@ -21,7 +22,6 @@ from orchestrator.conversion.hugging_face.layer_types import GLOBAL, TYPES
 from orchestrator.conversion.weight_mapping import Derived, Said
 from orchestrator.models.blocks.registry import GATED_DELTA_NET, GROUPED_QUERY
 from orchestrator.models.blocks.weights import Rule
-from orchestrator.records import replace
 from orchestrator.spec.model import ModelSpec
 
 _MLP, _DELTA = "model.layers.{n}.mlp.", "model.layers.{n}.linear_attn."

@@ -5,6 +5,7 @@ windows and positions in the same layers.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from orchestrator.conversion.hugging_face.config_keys import no_network, whole
@@ -22,7 +23,6 @@ from orchestrator.conversion.hugging_face.families.llama import (
 from orchestrator.conversion.hugging_face.layer_types import GLOBAL, INTERVALS, LOCAL, TYPES, interval_of
 from orchestrator.conversion.weight_mapping import DECODER, Derived, Said, SameAs
 from orchestrator.models.blocks.weights import Rule
-from orchestrator.records import replace
 from orchestrator.spec.model import ModelSpec
 
 _QK_NORM, _SCALE, _INTERVAL = "use_qk_norm", "logit_scale", INTERVALS[0]

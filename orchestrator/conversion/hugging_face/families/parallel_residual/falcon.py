@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from orchestrator.conversion.hugging_face.config_keys import no_network, whole
@@ -12,7 +13,6 @@ from orchestrator.conversion.hugging_face.families.llama import ATTENTION, FIXED
 from orchestrator.conversion.hugging_face.families.parallel_residual.gpt_neox import TABLES_GELU
 from orchestrator.conversion.weight_mapping import DECODER, Derived, Said
 from orchestrator.models.blocks.weights import Rule
-from orchestrator.records import replace
 from orchestrator.spec.model import ModelSpec
 
 _LAYER = "transformer.h.{n}."

@@ -4,6 +4,8 @@ residual.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from orchestrator.conversion.hugging_face.families.llama import (
     ATTENTION,
     DEFAULTS,
@@ -15,7 +17,6 @@ from orchestrator.conversion.hugging_face.families.llama import (
 )
 from orchestrator.conversion.weight_mapping import Derived
 from orchestrator.models.blocks.weights import Rule
-from orchestrator.records import replace
 
 _LAYER = "gpt_neox.layers.{n}."
 _PARALLEL, _RESIDUAL = "use_parallel_residual", "parallel_residual"
