@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -26,11 +27,16 @@ def scaled_dot_product_attention(
     finally:
         _prefer_deterministic_kernels()
     if out.requires_grad:
-        out.register_hook(_require_deterministic_kernels)
+        _at_gradient(out, _require_deterministic_kernels)
         for each in (query, key, value):
             if each.requires_grad:
-                each.register_hook(_prefer_deterministic_kernels)
+                _at_gradient(each, _prefer_deterministic_kernels)
     return out
+
+
+def _at_gradient(tensor: Any, action: Callable[[torch.Tensor], None]) -> None:
+    """When a tensor's gradient is known, before it is passed on. `register_hook` has no types."""
+    tensor.register_hook(action)
 
 
 def _require_deterministic_kernels(_gradient: torch.Tensor | None = None) -> None:
