@@ -166,7 +166,7 @@ def import_all() -> None:
 
     for program in ("runtime", "conversion", "data", "evaluation", "inference", "inference.serving"):
         importlib.import_module(f"orchestrator.{program}.__main__")
-    later = ["torch._inductor", "torch.utils.serialization.config", "orchestrator.runtime.layers.torch_layers"]
+    later = ["torch.utils._device", "torch.utils.serialization.config", "orchestrator.runtime.layers.torch_layers"]
     later += (f"{blocks.__name__}.{each.parent.name}.layers" for each in Path(blocks.__path__[0]).glob("*/layers.py"))
     for module in later:  # a rank does so once it has read its job
         importlib.import_module(module)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import importlib.util
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.faults import Ranks
+from support.faults import Ranks, ranks_forked_in
 from support.programs import run_instead
 from support.refusals import before
 
@@ -31,6 +32,13 @@ precision: {dtype: fp32}
 runtime: {device: cpu}
 tracking: {mlflow: false}
 """
+
+
+@pytest.fixture(scope="module")
+def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ranks]:
+    """Ranks with torch's compiler, which each would import: the profiler asks for its settings."""
+    with ranks_forked_in(tmp_path_factory.mktemp("ranks"), "torch._inductor") as made:
+        yield made
 
 
 @pytest.fixture
