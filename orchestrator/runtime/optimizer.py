@@ -61,8 +61,7 @@ def build_optimizer(job: JobSpec, chunks: list[Any]) -> Any:
     )
     if optimizer.offload_fraction > 0:
         megatron_compat.leave_main_copies_to_optimizer(config)
-    overrides = group_overrides(optimizer)
-    built = get_megatron_optimizer(config, chunks, config_overrides=overrides, use_gloo_process_groups=False)
+    built = get_megatron_optimizer(config, chunks, config_overrides=group_overrides(optimizer))
     for part in parts_of(built):
         if isinstance(part.optimizer, Muon):
             matrices = {weight: each for chunk in chunks for weight, each in matrices_of(chunk, optimizer).items()}

@@ -140,7 +140,6 @@ def _start(
             num_distributed_optimizer_instances=job.sharded_copies,
             expert_model_parallel_size=parallelism.expert_model_parallel_size,
             expert_tensor_parallel_size=parallelism.expert_tensor_parallel,
-            create_gloo_process_groups=False,  # of replicas on the host, for a way of saving that is not ours
             distributed_timeout_minutes=max(1, round(timeout_seconds / 60)),
         )
     ranks = Ranks(
