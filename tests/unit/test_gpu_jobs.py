@@ -29,6 +29,7 @@ BY_OTHER_MEANS = {
     "test_residual.py",
     "test_rotation.py",
     "test_grouped_products.py",
+    "test_scaled_dot_product.py",
 }
 """They train the table of configurations, and what the tuner finds, or nothing."""
 H200 = device_named("NVIDIA H200")
