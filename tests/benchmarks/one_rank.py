@@ -146,12 +146,19 @@ def be_alone(rank: int, world_size: int) -> None:
 
 
 def without_gloo() -> None:
-    """No groups of the host."""
+    """megatron-core makes groups on the host as well."""
     from orchestrator import plain_megatron  # noqa: F401 - before anything that imports megatron-core
 
-    from orchestrator.runtime.processes import gloo, process_groups  # isort: skip
+    from megatron.core import parallel_state  # isort: skip
 
-    vars(process_groups)["_connected_when_used"] = contextlib.nullcontext
+    from orchestrator.runtime.processes import gloo, process_groups
+
+    start = parallel_state.initialize_model_parallel
+    of_megatron, of_groups = vars(parallel_state), vars(process_groups)
+    of_megatron["initialize_model_parallel"] = lambda **degrees: start(**degrees, create_gloo_process_groups=False)
+    for name in ("get_data_parallel_group_gloo", "get_expert_data_parallel_group_gloo"):
+        of_megatron[name] = lambda *given, **options: None
+    of_groups["_connected_when_used"] = contextlib.nullcontext
     vars(gloo)["wait_for_a_free_core"] = lambda: None
 
 

@@ -214,6 +214,7 @@ class CudaGate:
 
 def behave_like_cuda() -> None:
     """Put the stand-ins in place."""
+    from megatron.core import parallel_state
     from megatron.core.fusions import fused_bias_swiglu
     from megatron.core.tensor_parallel import layers as linears
     from megatron.core.tensor_parallel import random
@@ -250,6 +251,8 @@ def behave_like_cuda() -> None:
     # These lie on the host where CUDA computes.
     for name in ("_get_all_rng_states", "_set_all_rng_states"):
         setattr(random, name, ALLOCATIONS.uncounted(getattr(random, name)))
+    for name in ("get_data_parallel_group_gloo", "get_expert_data_parallel_group_gloo"):
+        setattr(parallel_state, name, lambda *args, **kwargs: None)
     storage: Any = torch.UntypedStorage
     resize = storage.resize_
 
