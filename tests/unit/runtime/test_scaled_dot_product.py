@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -29,7 +30,8 @@ class Strictness(TorchDispatchMode):
 
 @pytest.fixture
 def deterministic(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setenv("NVTE_ALLOW_NONDETERMINISTIC_ALGO", "1")
+    for name in ("NVTE_ALLOW_NONDETERMINISTIC_ALGO", "CUBLAS_WORKSPACE_CONFIG"):
+        monkeypatch.delenv(name, raising=False)
     deterministic_algorithms(True)
     yield
     torch.use_deterministic_algorithms(False)
@@ -47,6 +49,12 @@ def test_it_alone_is_to_stop_without_a_deterministic_kernel(options: dict[str, A
     assert seen.strict - {"detach"} == {fused, f"{fused}_backward"}
     assert "mm" in seen.warning
     assert torch.is_deterministic_algorithms_warn_only_enabled()
+
+
+@pytest.mark.usefixtures("deterministic")
+def test_cublas_has_a_workspace_without_which_torch_stops_at_its_products() -> None:
+    """In attention that falls back to them."""
+    assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"
 
 
 def test_other_runs_are_left_alone() -> None:
