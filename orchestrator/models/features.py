@@ -69,7 +69,7 @@ OF_JOBS: Final = (
     Feature(
         "joined_loss", "runtime.fused_linear_cross_entropy", lambda job: bool(job.runtime.fused_linear_cross_entropy)
     ),
-    Feature("rotated_projection"),
+    Feature("rotated_projection", families=(BERT, GPT)),
     Feature(
         "task_head",
         "task",

@@ -5,8 +5,10 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Any
 
+from orchestrator.kernel_selection.fused_kernels import rotates_projection
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.model import ModelSpec
+from orchestrator.spec.sections.runtime import Layers
 from orchestrator.spec.vision import VisionSpec
 
 CHANNELS = 3
@@ -99,3 +101,8 @@ def encoder_job(job: JobSpec, vision: VisionSpec, model: ModelSpec | None = None
         each = {"recompute_method": "uniform", "recompute_num_layers": 1, "distribute_saved_activations": False}
         changes["runtime"] = job.runtime.model_copy(update=each)
     return job.model_copy(update=changes)
+
+
+def rotates_images(job: JobSpec, layers: Layers) -> bool:
+    """Whether a kernel of our own rotates queries and keys of a job's encoder on a GPU, where it has one that does."""
+    return job.model.has_vision and rotates_projection(encoder_job(job, job.model.image_encoder), layers)

@@ -23,18 +23,21 @@ SHAPES = {
     "a part of a head": (17, 2, 3, 6, 80, 40),
     "an odd head": (9, 1, 20, 3, 36, 18),
 }
+PATCHES = (5, 2, 16, 3, 80, 80)
+"""The heads of an encoder of images."""
 
 
 @pytest.mark.parametrize("apart", [False, True], ids=["in place", "apart"])
-@pytest.mark.parametrize("shape", SHAPES.values(), ids=list(SHAPES))
-def test_it_is_what_operations_do(shape: tuple[int, ...], apart: bool) -> None:
+@pytest.mark.parametrize("differ", [False, True], ids=["angles of all", "angles of each sequence"])
+@pytest.mark.parametrize("shape", [*SHAPES.values(), PATCHES], ids=[*SHAPES, "patches"])
+def test_it_is_what_operations_do(shape: tuple[int, ...], differ: bool, apart: bool) -> None:
     needs_gpus(1, "torch")
     s, b, groups, members, d, width = shape
     if members > 3 and not apart:
         apart = True
     torch.manual_seed(1)
     projected = torch.randn(s, b, groups, members, d, device="cuda", dtype=torch.bfloat16)
-    angles = 3e4 * torch.rand(s, 1, 1, width // 2, device="cuda")
+    angles = 3e4 * torch.rand(s, b if differ else 1, 1, width // 2, device="cuda")
     frequencies = torch.cat((angles, angles), -1)
     upstream = [torch.randn(s, b, heads, d, device="cuda") for heads in (groups * (members - 2), groups, groups)]
     for joined in (False, True):

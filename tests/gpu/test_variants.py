@@ -1,4 +1,4 @@
-"""Variants of GPT on a GPU in bf16: fused kernels and both layer backends against the CPU in fp32."""
+"""Variants of models on a GPU in bf16: fused kernels and both layer backends against the CPU in fp32."""
 
 from __future__ import annotations
 
@@ -57,6 +57,19 @@ VARIANTS: dict[str, dict[str, Any]] = {
             **{"type": "yarn", "factor": 8, "original_max_position_embeddings": 64},
             **{"mscale": 0.707, "mscale_all_dim": 0.707},
         },
+    },
+    "qwen2.5-vl": {  # an MLP of a width that products are filled up for, and windows of several lengths
+        **{"normalization": "RMSNorm", "activation": "swiglu", "add_bias_linear": False, "add_qkv_bias": True},
+        "mrope_section": [8, 12, 12],
+        "vision": {
+            **{"type": "qwen2.5", "image_size": 140, "num_layers": 2, "hidden_size": 160, "num_attention_heads": 2},
+            **{"ffn_hidden_size": 340, "images_per_sequence": 2},
+            "native_resolution": {"attention_window_size": 56, "full_attention_layers": [1]},
+        },
+    },
+    "bert": {
+        **{"architecture": "bert", "bert_binary_head": False, "position_embedding_type": "rope"},
+        "num_query_groups": None,
     },
     "muon": {"normalization": "RMSNorm", "activation": "swiglu", "add_bias_linear": False},
 }

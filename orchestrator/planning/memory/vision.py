@@ -29,7 +29,7 @@ def _of_images(job: JobSpec, vision: VisionSpec, layers: Layers) -> Activations:
     yet.
     """
     own = encoder_job(job, vision)
-    if vision.kind.keeps_shape:  # torch rotates its queries and keys, and attends, in either's layers
+    if vision.kind.keeps_shape:  # torch attends, in either's layers
         layers = "torch"
     sizes, layer = rank_shape(own), layers_of(own.model)[0]
     numbers = own.batch.micro_batch_size * CHANNELS * vision.image_size**2

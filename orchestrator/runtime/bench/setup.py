@@ -48,6 +48,7 @@ _CHOICES = (
     "gradient_accumulation_fusion",
     "apply_rope_fusion",
     "rotates_projection",
+    "rotates_images",
     "normalizes_in_kernels",
     "bias_activation_fusion",
     "use_te_activation_func",

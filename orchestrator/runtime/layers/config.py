@@ -25,6 +25,8 @@ class LayerConfig(GroupedQueryConfig, ResidualStreamConfig):
     """Where layers differ in that, the block of each; else nothing."""
     rotates_projection: bool = False
     """Queries and keys are rotated where their projection left them."""
+    rotates_images: bool = False
+    """Those of an encoder of images are."""
     normalizes_in_kernels: bool = False
     """Norms for whose width Transformer Engine has none of its own are kernels of ours."""
     flash_attention: bool = False

@@ -24,6 +24,7 @@ from orchestrator.kernel_selection.fused_kernels import (
 from orchestrator.models.blocks.base import LayerSetup
 from orchestrator.models.layers import blocks_of, layers_differ, mixers_of, settings_of
 from orchestrator.planning.parameters.layer import degrees_of
+from orchestrator.planning.vision import rotates_images
 from orchestrator.planning.vocabulary import Vocabulary, vocabulary
 from orchestrator.runtime.families.registry import family_of
 from orchestrator.runtime.families.vision import is_of_images, is_zero_centered
@@ -103,6 +104,7 @@ def transformer_config(job: JobSpec, device: Device, layers: Layers) -> LayerCon
         bias_dropout_fusion=device.is_cuda and fuses_dropout(model),
         apply_rope_fusion=fuses_rotation(model, layers),
         rotates_projection=device.is_cuda and rotates_projection(job, layers),
+        rotates_images=device.is_cuda and rotates_images(job, layers),
         normalizes_in_kernels=device.is_cuda and normalizes_in_kernels(job, layers),
         deterministic_mode=runtime.deterministic and device.is_cuda,
         **_parallelism_settings(parallelism),

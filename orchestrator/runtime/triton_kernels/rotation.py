@@ -15,7 +15,8 @@ _ROWS, _WARPS = 16, 4
 def rotate(joined: torch.Tensor, frequencies: torch.Tensor, *, back: bool = False) -> None:
     """Rotate queries and keys where they are; `back`: by the same angles, the other way.
 
-    joined: [s, b, groups, heads per group + 2, d], contiguous; frequencies: [s, 1, 1, r], in radians, r <= d.
+    joined: [s, b, groups, heads per group + 2, d], contiguous; frequencies: [s, 1, 1, r], or [s, b, 1, r] where
+    sequences differ, in radians, r <= d.
     """
     _launch(joined, joined, joined, joined, frequencies, splits=False, joins=False, back=back)
 
@@ -58,6 +59,8 @@ def _launch(
         frequencies,
         b,
         frequencies.stride(0),
+        frequencies.stride(1),
+        by_sequence=frequencies.size(1) > 1,
         groups=groups,
         members=members,
         d=d,
@@ -86,7 +89,9 @@ def _rotate(
     value,
     frequencies,
     batch,
-    frequency_stride,
+    position_stride,
+    sequence_stride,
+    by_sequence: tl.constexpr,
     groups: tl.constexpr,
     members: tl.constexpr,
     d: tl.constexpr,
@@ -102,13 +107,12 @@ def _rotate(
     position = tl.program_id(0)
     per_group: tl.constexpr = members - 2
     heads: tl.constexpr = groups * per_group
-    # The same angles for all sequences, and for all heads.
-    channels = tl.arange(0, half_block)
-    angles = tl.load(frequencies + position * frequency_stride + channels, mask=channels < half, other=0.0)
-    cos, sin = tl.cos(angles)[None, :], tl.sin(angles)[None, :]
-    if back:
-        sin = -sin
+    # The same angles for all heads, and for all sequences but where these differ.
+    angles = frequencies + position.to(tl.int64) * position_stride
+    cos, sin = _cosines_and_sines(angles, half, half_block, back)
     for sequence in range(0, batch):
+        if by_sequence:
+            cos, sin = _cosines_and_sines(angles + sequence * sequence_stride, half, half_block, back)
         token = position.to(tl.int64) * batch + sequence
         qkv = joined + token * (groups * members * d)
         queries, keys = query + token * (heads * d), key + token * (groups * d)
@@ -133,6 +137,17 @@ def _rotate(
                     tl.store(apart, tl.load(there, mask=here), mask=here)
                 else:
                     tl.store(there, tl.load(apart, mask=here), mask=here)
+
+
+@triton.jit
+def _cosines_and_sines(angles, half: tl.constexpr, half_block: tl.constexpr, back: tl.constexpr):
+    """Both [1, half_block]; `back`: of the angles the other way."""
+    channels = tl.arange(0, half_block)
+    turned = tl.load(angles + channels, mask=channels < half, other=0.0)
+    cos, sin = tl.cos(turned)[None, :], tl.sin(turned)[None, :]
+    if back:
+        sin = -sin
+    return cos, sin
 
 
 @triton.jit

@@ -87,7 +87,8 @@ def test_flops_are_those_of_every_product(make_job: Any, images: int) -> None:
         assert eval(said, {**names, "h": h}) == pytest.approx(5 * images * each, rel=1e-12)
 
 
-def test_activations_are_those_of_every_tensor(make_job: Any) -> None:
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_activations_are_those_of_every_tensor(device: str, make_job: Any) -> None:
     """In bf16, of two more images in each of two sequences."""
 
     def more(freeze: bool) -> int:
@@ -97,6 +98,7 @@ def test_activations_are_those_of_every_tensor(make_job: Any) -> None:
                 {"freeze": freeze, "images_per_sequence": images},
                 {"seq_length": 128},
                 precision={"dtype": "bf16"},
+                runtime={"device": device},
             )
             for images in (1, 3)
         )
@@ -106,8 +108,9 @@ def test_activations_are_those_of_every_tensor(make_job: Any) -> None:
     patches, tokens, numbers, v, u, f = 4 * 144, 4 * 36, 4 * 3 * 48 * 48, 32, 128, 40
     assert more(freeze=True) == numbers + patches * 2 * v + tokens * 2 * 2 * u
     norm = 2 * v + 4  # input and deviation
-    # The projection's output beside rotated queries and keys.
-    layer = 2 * (norm + 2 * v) + 6 * v + 4 * v + 2 * v + 4 * 4 + 2 * 3 * f
+    # The projection's output, in which a kernel rotates queries and keys; else these beside it.
+    projected = 6 * v if device == "cuda" else 6 * v + 4 * v
+    layer = 2 * (norm + 2 * v) + projected + 2 * v + 4 * 4 + 2 * 3 * f
     kept = more(freeze=False) - more(freeze=True) - (2 * numbers + patches * norm)
     assert kept == patches * 3 * layer
 

@@ -8,9 +8,16 @@ from typing import Any
 import pytest
 import torch
 from megatron.core.transformer.enums import AttnMaskType
+from support.engine_layers import have_layers
+from support.matrix import FAMILIES
 from support.training import tiny_job
 from torch.nn import functional
 
+from orchestrator.runtime.layers import torch_layers
+from orchestrator.runtime.layers.attention.rotation import RotatedAttention
+from orchestrator.runtime.layers.images.aligned_linear import AlignedRowParallelLinear
+from orchestrator.runtime.layers.images.encoder import block_spec_of_encoder
+from orchestrator.runtime.layers.images.native_resolution import config_of_native_encoder
 from orchestrator.runtime.layers.images.segment_attention import SegmentAttention, groups_of_segments
 from orchestrator.runtime.network.model import transformer_config
 from orchestrator.runtime.processes.device import Device
@@ -40,7 +47,7 @@ def test_segments_of_like_length_are_together(lengths: list[int]) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:full scope is deprecated:UserWarning")  # megatron-core's, of its own default
-@pytest.mark.parametrize("lengths", [[4, 4, 4], [5], [4, 2, 6]])
+@pytest.mark.parametrize("lengths", [[4, 4, 4], [5], [4, 2, 6], [2, 40, 3, 2]])
 def test_segments_see_themselves_alone(lengths: list[int]) -> None:
     """As with a mask of all pairs, whether they are of one length or not; values and gradients."""
     attention = SegmentAttention(
@@ -59,3 +66,22 @@ def test_segments_see_themselves_alone(lengths: list[int]) -> None:
     torch.testing.assert_close(found, wanted)
     ours, theirs = (torch.autograd.grad(each, mixed, gradient)[0] for each in (found, wanted))
     torch.testing.assert_close(ours, theirs)
+
+
+@pytest.mark.filterwarnings("ignore:full scope is deprecated:UserWarning")  # megatron-core's, of its own default
+@pytest.mark.parametrize(("ffn", "is_filled_up"), [(68, True), (72, False)])
+@pytest.mark.parametrize(
+    ("device", "is_rotated"), [(CPU, False), (Device("cuda", torch.device("cpu"), "nccl", "a GPU in name only"), True)]
+)
+def test_what_its_layers_are(
+    ffn: int, is_filled_up: bool, device: Device, is_rotated: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    have_layers(monkeypatch, torch_layers, [False, False])
+    model = dict(FAMILIES["native"])
+    model["vision"] = {**model["vision"], "ffn_hidden_size": ffn}
+    job = tiny_job("layers", model=model, runtime={"device": "auto"}, precision={"dtype": "bf16"})
+    config = transformer_config(job, device, "torch")
+    own = config_of_native_encoder(job.model.image_encoder, config)
+    for layer in block_spec_of_encoder(own, "torch", SegmentAttention).layer_specs:
+        assert (layer.submodules.self_attention.module is RotatedAttention) == is_rotated
+        assert (layer.submodules.mlp.submodules.linear_fc2 is AlignedRowParallelLinear) == is_filled_up

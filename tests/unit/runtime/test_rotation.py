@@ -25,7 +25,10 @@ from orchestrator.runtime.network.model import transformer_config
 from orchestrator.runtime.processes.device import Device
 
 S, B, GROUPS, D = 5, 2, 3, 8
-FREQUENCIES = torch.cat((torch.rand(S, 1, 1, D // 2, generator=torch.Generator().manual_seed(1)) * 50,) * 2, -1)
+FREQUENCIES, OWN_FREQUENCIES = (
+    torch.cat((torch.rand(S, sequences, 1, D // 2, generator=torch.Generator().manual_seed(1)) * 50,) * 2, -1)
+    for sequences in (1, B)
+)
 
 
 class Operations:
@@ -66,6 +69,7 @@ def projection(members: int = 3) -> torch.Tensor:
     return torch.randn(S, B, GROUPS, members, D, generator=torch.Generator().manual_seed(2))
 
 
+@pytest.mark.parametrize("frequencies", [FREQUENCIES, OWN_FREQUENCIES], ids=["of all", "of each sequence"])
 @pytest.mark.parametrize(
     ("members", "apart", "joined", "called"),
     [
@@ -76,11 +80,11 @@ def projection(members: int = 3) -> torch.Tensor:
     ],
 )
 def test_values_and_gradients(
-    members: int, apart: bool, joined: bool, called: list[str], operations: Operations
+    members: int, apart: bool, joined: bool, called: list[str], frequencies: torch.Tensor, operations: Operations
 ) -> None:
     """`joined`: the attention returns gradients that are thirds of one tensor."""
     results = []
-    for rotate in (lambda x: rotated_by_operations(x, FREQUENCIES), lambda x: rotated(x, FREQUENCIES, apart=apart)):
+    for rotate in (lambda x: rotated_by_operations(x, frequencies), lambda x: rotated(x, frequencies, apart=apart)):
         source = projection(members).requires_grad_()
         found = rotate(source * 1)
         gradients = [torch.randn(each.shape, generator=torch.Generator().manual_seed(3)) for each in found]
@@ -178,7 +182,14 @@ def test_with_a_cache_megatron_core_rotates(
 
 @pytest.mark.filterwarnings("ignore:full scope is deprecated:UserWarning")  # megatron-core's, of its own default
 @pytest.mark.parametrize("layers", ["torch", "transformer_engine"])
-@pytest.mark.parametrize(("model", "rotates"), [({}, True), ({"qk_layernorm": True}, False)])
+@pytest.mark.parametrize(
+    ("model", "rotates"),
+    [
+        ({}, True),
+        ({"architecture": "bert", "bert_binary_head": False}, True),
+        ({"qk_layernorm": True}, False),
+    ],
+)
 def test_layers_have_it(model: dict[str, Any], rotates: bool, layers: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     module: Any = transformer_engine_layers(monkeypatch) if layers == "transformer_engine" else torch_layers
     have_layers(monkeypatch, module, [False])

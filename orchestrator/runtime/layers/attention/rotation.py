@@ -98,8 +98,8 @@ def rotated(
     joined: torch.Tensor, frequencies: torch.Tensor, *, apart: bool
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Queries [s, b, heads, d], keys and values [s, b, groups, d] of a projection's output [s, b, groups, heads per
-    group + 2, d], rotated by `frequencies` [s, 1, 1, r], in radians: thirds of that output, which is gone, or, `apart`,
-    tensors of their own.
+    group + 2, d], rotated by `frequencies` [s, 1, 1, r], or [s, b, 1, r] where sequences differ, in radians: thirds of
+    that output, which is gone, or, `apart`, tensors of their own.
     """
     apply: Any = _Rotation.apply
     query, key, value = apply(joined, frequencies, apart)

@@ -26,7 +26,9 @@ from orchestrator.models.image_encoders import ImageEncoderKind
 from orchestrator.runtime.layers.attention.masked import MaskedAttention
 from orchestrator.runtime.layers.config import LayerConfig, defaults_beyond_megatron
 from orchestrator.runtime.layers.gelu import gelu
+from orchestrator.runtime.layers.images.aligned_linear import AlignedRowParallelLinear, is_aligned
 from orchestrator.runtime.layers.layer_backend import block_spec_function
+from orchestrator.runtime.layers.normalization.branches import submodules_of
 from orchestrator.runtime.layers.normalization.norms import Norm
 from orchestrator.spec.sections.runtime import Layers
 from orchestrator.spec.vision import VisionSpec
@@ -158,6 +160,7 @@ def plain_config(config: LayerConfig, **values: Any) -> LayerConfig:
         "window_size": None,
         "window_attn_skip_freq": None,
         "apply_rope_fusion": False,
+        "rotates_projection": config.rotates_images,
         "normalizes_in_kernels": config.normalizes_in_kernels,
     }
     for name, value in {**defaults_beyond_megatron(), **plain, **values}.items():
@@ -176,7 +179,10 @@ def block_spec_of_encoder(config: LayerConfig, layers: Layers, core: Any = None)
     """Layers whose attention sees all patches; its core is `core`, or by default one without masks."""
     own = MaskedAttention if core is None and layers == "torch" else core
     block: TransformerBlockSubmodules = block_spec_function(layers)(config, None)
+    aligned = is_aligned(config.ffn_hidden_size // config.tensor_model_parallel_size, config.params_dtype)
     for layer in block.layer_specs:
+        if not aligned:
+            submodules_of(layer.submodules.mlp).linear_fc2 = AlignedRowParallelLinear
         attention = layer.submodules.self_attention
         attention.params = {**attention.params, "attn_mask_type": AttnMaskType.no_mask}
         if own is not None:

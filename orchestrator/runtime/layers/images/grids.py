@@ -25,6 +25,8 @@ class Order(NamedTuple):
     """How many patches each window has."""
     groups: torch.Tensor
     """[groups]: where that of each token of the decoder stands, counted row by row."""
+    tokens: torch.Tensor
+    """[groups]: the token of each, counted row by row."""
 
 
 @functools.lru_cache(maxsize=1024)
@@ -39,7 +41,9 @@ def order_of(grid: Grid, vision: VisionSpec) -> Order:
     windows = (window_row * columns + window_column)[patches]
     _, lengths = np.unique(windows, return_counts=True)
     groups = (group_row * columns + group_column)[patches][:: size * size]
-    return Order(torch.from_numpy(patches), tuple(lengths.tolist()), torch.from_numpy(np.argsort(groups)))
+    where = np.argsort(groups)
+    tokens = torch.from_numpy(np.argsort(where))
+    return Order(torch.from_numpy(patches), tuple(lengths.tolist()), torch.from_numpy(where), tokens)
 
 
 def angles(patches: torch.Tensor, columns: int, channels: int, base: int) -> torch.Tensor:

@@ -7,7 +7,6 @@ image. Tensor parallelism splits it as `encoder` says.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import pairwise
 
 import torch
 from megatron.core import tensor_parallel
@@ -24,6 +23,7 @@ from orchestrator.runtime.layers.gelu import gelu
 from orchestrator.runtime.layers.images.encoder import block_spec_of_encoder, config_of_encoder, plain_config, scaled
 from orchestrator.runtime.layers.images.grids import Grid, Order, angles, order_of
 from orchestrator.runtime.layers.images.segment_attention import SegmentAttention
+from orchestrator.runtime.layers.images.slots import Slots, out_of_slots
 from orchestrator.runtime.layers.normalization.norms import Norm
 from orchestrator.spec.native_resolution import FRAMES, ROTARY_BASE
 from orchestrator.spec.sections.runtime import Layers
@@ -80,9 +80,6 @@ class NativeEncoder(MegatronModule):
         counts = [3 * down * across * self.vision.patch_size**2 for down, across in grids]
         return list(row[: sum(counts)].split_with_sizes(counts)) if counts else []
 
-    def _tokens(self, grid: Grid) -> int:
-        return grid[0] * grid[1] // self.vision.merge_size**2
-
     def _encode(self, pixels: Sequence[torch.Tensor], grids: Sequence[Grid]) -> torch.Tensor:
         """What the norm behind the last layer gives, [patches, width], window by window."""
         device, orders = self.patches.device, [order_of(grid, self.vision) for grid in grids]
@@ -108,13 +105,14 @@ class NativeEncoder(MegatronModule):
 
     def _row_by_row(self, embeddings: torch.Tensor, grids: Sequence[Grid]) -> torch.Tensor:
         """[tokens, h] window by window, as [tokens, h] row by row."""
-        ends = [0]
-        for grid in grids:
-            ends.append(ends[-1] + self._tokens(grid))
-        order = [
-            order_of(grid, self.vision).groups + first for grid, (first, _) in zip(grids, pairwise(ends), strict=True)
-        ]
-        return embeddings.index_select(0, torch.cat(order).to(embeddings.device, non_blocking=True))
+        rows, places, first = [], [], 0
+        for order in (order_of(grid, self.vision) for grid in grids):
+            rows.append(order.tokens + first)
+            places.append(order.groups + first)
+            first += len(order.groups)
+        device = embeddings.device
+        own = Slots(*(torch.cat(each).to(device, non_blocking=True) for each in (rows, places)))
+        return out_of_slots(embeddings, own)
 
 
 class _Layers(TransformerBlock):

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 from orchestrator.runtime.layers.attention.core import CoreAttention
 from orchestrator.runtime.layers.attention.scaled_dot_product import scaled_dot_product_attention
+from orchestrator.runtime.layers.images.slots import Slots, in_slots, out_of_slots, slots_of
 
 
 class SegmentAttention(CoreAttention):
@@ -29,28 +30,35 @@ class SegmentAttention(CoreAttention):
         if len(set(lengths)) == 1:
             q, k, v = (each.view(len(lengths), lengths[0], *each.shape[2:]) for each in (query, key, value))
             return self._attend(q, k, v).view(query.size(0), 1, -1)
-        patches, width = query.size(0), query.size(2) * query.size(3)
-        found = query.new_zeros(patches + 1, width)  # what is filled up goes behind the last patch
-        for numbers in _groups_on(lengths, query.device):
-            is_there = numbers >= 0
-            taken = numbers.clamp(min=0).flatten()
-            q, k, v = (
-                each.index_select(0, taken).view(*numbers.shape, *each.shape[2:]) for each in (query, key, value)
-            )
-            out = self._attend(q, k, v, is_there[:, None, None])
-            found.index_copy_(0, torch.where(is_there, numbers, patches).flatten(), out.view(-1, width))
-        return found[:patches].unsqueeze(1)
+        groups = _groups_on(lengths, query.device, query.dtype)
+        joined, found, first = in_slots(query, key, value, groups.slots), [], 0
+        for shape, mask in zip(groups.shapes, groups.masks, strict=True):
+            own = slice(first, first := first + shape.numel())
+            q, k, v = (each[own].view(*shape, *each.shape[1:]) for each in joined)
+            found.append(self._attend(q, k, v, mask).view(shape.numel(), -1))
+        return out_of_slots(found[0] if len(found) == 1 else torch.cat(found), groups.slots).unsqueeze(1)
 
     def _attend(
         self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor | None = None
     ) -> torch.Tensor:
-        """Of segments [n, patches, heads, d], of which `mask`, [n, 1, 1, patches], says which are there; the same
-        shape, contiguous.
+        """Of segments [n, patches, heads, d], to whose scores `mask`, [n, 1, 1, patches], is added; the same shape,
+        contiguous.
         """
         q, k, v = (each.transpose(1, 2) for each in (query, key, value))
         with self.dropping() as dropout:
             out = scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout, scale=self.scale)
         return out.transpose(1, 2).contiguous()
+
+
+class _Groups(NamedTuple):
+    """Segments of like length together."""
+
+    slots: Slots
+    """Of the patches, one group after the other."""
+    shapes: tuple[torch.Size, ...]
+    """Of each group, [segments, longest]."""
+    masks: tuple[torch.Tensor, ...]
+    """Of each, [segments, 1, 1, longest]: 0 where there is a patch, and -inf where a segment is filled up."""
 
 
 def groups_of_segments(lengths: Sequence[int]) -> list[torch.Tensor]:
@@ -78,5 +86,11 @@ def _numbers(firsts: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
 
 
 @functools.lru_cache(maxsize=4)  # the windows and the images of a micro-batch, for all layers and both passes
-def _groups_on(lengths: tuple[int, ...], device: torch.device) -> tuple[torch.Tensor, ...]:
-    return tuple(group.to(device, non_blocking=True) for group in groups_of_segments(lengths))
+def _groups_on(lengths: tuple[int, ...], device: torch.device, dtype: torch.dtype) -> _Groups:
+    groups = groups_of_segments(lengths)
+    masks = (torch.zeros(group.shape, dtype=dtype).masked_fill(group < 0, -torch.inf) for group in groups)
+    return _Groups(
+        slots_of(torch.cat([group.flatten() for group in groups]), device),
+        tuple(group.shape for group in groups),
+        tuple(mask[:, None, None].to(device, non_blocking=True) for mask in masks),
+    )

@@ -60,7 +60,7 @@ def without_first_norm(layer: Any, column: Any) -> Any:
 def _normalise_nothing(parts: Any, column: Any) -> None:
     """Let the first linear layers of attention and MLP take their inputs as they are."""
     parts.self_attention.submodules.linear_qkv = column
-    mlp = _submodules(parts.mlp)
+    mlp = submodules_of(parts.mlp)
     if hasattr(mlp, "linear_fc1"):  # experts have a norm of their own before them
         mlp.linear_fc1 = column
 
@@ -70,12 +70,12 @@ def _part_norms(parts: Any, norm: Callable[..., torch.nn.Module], column: Any) -
     _normalise_nothing(parts, column)
     parts.input_layernorm = parts.pre_mlp_layernorm = norm
     keys = {"input_layernorm.": "self_attention.linear_qkv.layer_norm_"}
-    if hasattr(_submodules(parts.mlp), "linear_fc1"):
+    if hasattr(submodules_of(parts.mlp), "linear_fc1"):
         keys["pre_mlp_layernorm."] = "mlp.linear_fc1.layer_norm_"
     parts.sharded_state_dict_keys_map = {**parts.sharded_state_dict_keys_map, **keys}
 
 
-def _submodules(spec: Any) -> Any:
+def submodules_of(spec: Any) -> Any:
     """The parts of a module to build: megatron-core 0.16 has a ModuleSpec of an MLP, 0.19 a partial."""
     return spec.keywords["submodules"] if isinstance(spec, functools.partial) else spec.submodules
 
