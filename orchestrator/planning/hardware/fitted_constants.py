@@ -151,6 +151,8 @@ class Vision(_Constants):
     numbers: float
     placed: ForwardBackward
     layers_beside: int
+    in_windows: ForwardBackward
+    filled_up: ForwardBackward
     native_launches: float
 
 

@@ -8,7 +8,7 @@ import torch
 import triton
 import triton.language as tl
 
-_ROWS, _WARPS = 16, 4
+_ROWS, _WARPS = 16, 8
 """Heads that a program rotates at a time, and by how many warps."""
 
 

@@ -8,15 +8,14 @@ import pytest
 import torch
 from torch.nn import functional
 
-from orchestrator.runtime.layers.images.aligned_linear import aligned_product, is_aligned
+from orchestrator.kernel_selection.fused_kernels import filling
+from orchestrator.runtime.layers.images.aligned_linear import aligned_product
 
 
-def test_which_widths_are_aligned() -> None:
-    """Qwen2.5-VL's 3,420 on one rank and on two; 3,424 is the next that is, in 16 bits. In fp32 both are."""
-    assert not any(is_aligned(width, torch.bfloat16) for width in (3420, 1710, 4))
-    assert all(is_aligned(width, torch.bfloat16) for width in (3424, 1712, 8))
-    assert all(is_aligned(width, torch.float32) for width in (3420, 3424))
-    assert not is_aligned(1710, torch.float32)
+def test_which_widths_are_filled_up() -> None:
+    """Qwen2.5-VL's 3,420 on one rank and on two, in 16 bits and in fp32."""
+    assert [filling(width, 2) for width in (3420, 1710, 4, 3424, 1712, 8)] == [4, 2, 4, 0, 0, 0]
+    assert [filling(width, 4) for width in (3420, 3424, 1710)] == [0, 0, 2]
 
 
 @pytest.mark.parametrize("frozen", [False, True])

@@ -8,7 +8,8 @@ import functools
 from dataclasses import replace
 from typing import NamedTuple
 
-from orchestrator.models.blocks.base import ForwardBackward
+from orchestrator.kernel_selection.fused_kernels import filling
+from orchestrator.models.blocks.base import NOTHING, ForwardBackward
 from orchestrator.models.layers import layers as layers_of
 from orchestrator.planning.layout.chunk_layers import Shares, kinds_of, shares_of
 from orchestrator.planning.time.communication import group_of
@@ -48,7 +49,7 @@ def images_of(setting: Setting) -> Images | None:
     vision = setting.model.image_encoder
     own = _encoder_setting(setting, vision, encoder_model(vision))
     launches = setting.device.fitted.vision.native_launches if vision.kind.keeps_shape else 1.0
-    stacks = [_stack(_encoder_setting(setting, vision, each), launches) for each in encoder_models(vision)]
+    stacks = [_stack(_encoder_setting(setting, vision, each), vision, launches) for each in encoder_models(vision)]
     before, shares = _before(own, vision), _shares(own)
     projector, placed = _projector(own, vision, setting.model), _placed(setting, vision)
     forward = add(before.forward, *(stack.passes.forward for stack in stacks), projector.forward, placed.forward)
@@ -62,15 +63,30 @@ def images_of(setting: Setting) -> Images | None:
     return Images(Pass(forward, back), beside.plus(encoder))
 
 
-def _stack(own: Setting, launches: float) -> Images:
+def _stack(own: Setting, vision: VisionSpec, launches: float) -> Images:
     """Layers of the encoder that are alike, what is recomputed included in their backward pass; each starts as many
     kernels as so many of a decoder's.
     """
-    layers, layer, shares = own.model.num_layers, layer_pass(own), _shares(own)
+    layers, shares = own.model.num_layers, _shares(own)
+    both = zip(layer_pass(own), _rearranged(own, vision), strict=True)
+    layer = Pass(*(add(each, {"memory_bound": moved}) for each, moved in both))
     twice = recomputed(own, layer, layers, shares)
     passes = Pass(scale(layer.forward, layers), add(scale(layer.backward, layers), twice))
     again = launches * started_again(own, layers, shares)
     return Images(passes, starts(own, launches * layers, shares, again))
+
+
+def _rearranged(own: Setting, vision: VisionSpec) -> ForwardBackward:
+    """Seconds in which a layer moves patches: into the slots of windows of several lengths and back, and with the
+    zeros that an MLP's rows are filled up with for the product over them.
+    """
+    fitted, width = own.device.fitted.vision, vision.ffn_size // own.tp
+    moved = NOTHING
+    if own.model.seq_length < vision.positions:
+        moved = moved.plus(fitted.in_windows, vision.hidden_size / own.tp)
+    if filling(width, own.size):
+        moved = moved.plus(fitted.filled_up, width)
+    return ForwardBackward(*(own.streaming(each * own.tokens * own.size) for each in moved))
 
 
 def _shares(own: Setting) -> Shares:

@@ -9,17 +9,9 @@ from typing import Any
 import torch
 from megatron.core.tensor_parallel import RowParallelLinear
 from torch.autograd.function import once_differentiable
-from torch.nn import functional
 
+from orchestrator.kernel_selection.fused_kernels import filling
 from orchestrator.runtime.layers.weight_gradient import accumulate, nothing_to_add
-
-_BYTES = 16
-"""Where fast kernels want rows to begin (NVIDIA, cuBLAS documentation, section "Tensor Core Usage")."""
-
-
-def is_aligned(width: int, dtype: torch.dtype) -> bool:
-    """Whether all rows of so many numbers begin where fast kernels want them."""
-    return width * dtype.itemsize % _BYTES == 0
 
 
 class AlignedRowParallelLinear(RowParallelLinear):
@@ -65,5 +57,9 @@ class _FilledUp(torch.autograd.Function):
 
 
 def _filled_up(rows: torch.Tensor) -> torch.Tensor:
-    """[n, width] as [n, the next width that is aligned], with zeros."""
-    return functional.pad(rows, (0, -rows.size(-1) % (_BYTES // rows.element_size())))
+    """[..., width] as [..., the next width that is aligned], with zeros."""
+    width = rows.size(-1)
+    filled = rows.new_empty(*rows.shape[:-1], width + filling(width, rows.element_size()))
+    filled[..., :width].copy_(rows)
+    filled[..., width:].zero_()
+    return filled

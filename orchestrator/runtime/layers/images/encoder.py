@@ -21,12 +21,13 @@ from megatron.core.transformer.module import MegatronModule
 from megatron.core.transformer.transformer_block import TransformerBlock, TransformerBlockSubmodules
 from torch.nn import functional
 
+from orchestrator.kernel_selection.fused_kernels import filling
 from orchestrator.models.blocks.mlp.layers import quick_gelu
 from orchestrator.models.image_encoders import ImageEncoderKind
 from orchestrator.runtime.layers.attention.masked import MaskedAttention
 from orchestrator.runtime.layers.config import LayerConfig, defaults_beyond_megatron
 from orchestrator.runtime.layers.gelu import gelu
-from orchestrator.runtime.layers.images.aligned_linear import AlignedRowParallelLinear, is_aligned
+from orchestrator.runtime.layers.images.aligned_linear import AlignedRowParallelLinear
 from orchestrator.runtime.layers.layer_backend import block_spec_function
 from orchestrator.runtime.layers.normalization.branches import submodules_of
 from orchestrator.runtime.layers.normalization.norms import Norm
@@ -179,9 +180,9 @@ def block_spec_of_encoder(config: LayerConfig, layers: Layers, core: Any = None)
     """Layers whose attention sees all patches; its core is `core`, or by default one without masks."""
     own = MaskedAttention if core is None and layers == "torch" else core
     block: TransformerBlockSubmodules = block_spec_function(layers)(config, None)
-    aligned = is_aligned(config.ffn_hidden_size // config.tensor_model_parallel_size, config.params_dtype)
+    width = config.ffn_hidden_size // config.tensor_model_parallel_size
     for layer in block.layer_specs:
-        if not aligned:
+        if filling(width, config.params_dtype.itemsize):
             submodules_of(layer.submodules.mlp).linear_fc2 = AlignedRowParallelLinear
         attention = layer.submodules.self_attention
         attention.params = {**attention.params, "attn_mask_type": AttnMaskType.no_mask}
