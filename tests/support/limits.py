@@ -21,7 +21,7 @@ PLACES = {
     "between_lines_about_a_sweep": ("orchestrator.cli.runs.sweeps.tables", "SECONDS_BETWEEN_LINES"),
     "to_answer_a_search": ("orchestrator.dashboard.pages.run_logs", "SECONDS_OF_WAITING"),
     "chunk_of_an_index": ("orchestrator.data.damage", "CHUNK"),
-    "bytes_of_indices_read": ("orchestrator.data.preparation", "LOOKED_THROUGH"),
+    "bytes_of_indices_read": ("orchestrator.data.source_survey", "LOOKED_THROUGH"),
     "megabyte": ("orchestrator.data.tokenization", "MEGABYTE"),
     "chunk_of_text": ("orchestrator.data.tokenization", "CHUNK_BYTES"),
     "piece_of_an_array": ("orchestrator.data.input.json_array", "PIECE"),

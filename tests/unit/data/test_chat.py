@@ -22,7 +22,7 @@ from orchestrator.data.chat.templates import CHATML, JinjaTemplate, PlainTemplat
 from orchestrator.data.indexed_dataset.header import bin_path, idx_path, read_index
 from orchestrator.data.indexed_dataset.manifest import read_manifest
 from orchestrator.data.missing_datasets import prepare
-from orchestrator.data.preparation import survey
+from orchestrator.data.source_survey import survey
 from orchestrator.data.tokenizers.tokenizer import load_tokenizer
 from orchestrator.errors import UserError
 from orchestrator.spec.sections.data import DataSpec, TokenizerSpec

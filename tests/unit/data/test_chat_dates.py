@@ -23,8 +23,8 @@ from orchestrator.data.indexed_dataset.manifest import read_manifest
 from orchestrator.data.input.sources import CHUNK_BYTES
 from orchestrator.data.inspection import first_documents
 from orchestrator.data.missing_datasets import prepare
-from orchestrator.data.preparation import survey
 from orchestrator.data.request import ShowRequest
+from orchestrator.data.source_survey import survey
 from orchestrator.data.tokenizers.tokenizer import load_tokenizer
 from orchestrator.spec.sections.data import DataSpec, TokenizerSpec
 

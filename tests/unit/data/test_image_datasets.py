@@ -22,8 +22,8 @@ from orchestrator.data.indexed_dataset.header import bin_path, idx_path, read_in
 from orchestrator.data.indexed_dataset.manifest import read_manifest
 from orchestrator.data.input.images import pixels as pixels_of
 from orchestrator.data.missing_datasets import prepare
-from orchestrator.data.preparation import survey_job
 from orchestrator.data.samples.datasets import build_datasets
+from orchestrator.data.source_survey import survey_job
 from orchestrator.data.tokenizers.tokenizer import load_tokenizer
 from orchestrator.errors import DataError, MissingDependency, UserError
 from orchestrator.planning.blend import blend_report

@@ -17,8 +17,8 @@ from orchestrator.data.damage import refuse_damage
 from orchestrator.data.indexed_dataset.manifest import read_manifest
 from orchestrator.data.input.images import pixels
 from orchestrator.data.missing_datasets import tokenize_request
-from orchestrator.data.preparation import survey_job
 from orchestrator.data.samples.datasets import build_datasets
+from orchestrator.data.source_survey import survey_job
 from orchestrator.data.tokenizers.tokenizer import load_tokenizer
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.sections.data import TokenizerSpec

@@ -24,8 +24,8 @@ from orchestrator.data.indexed_dataset.header import bin_path, idx_path, partial
 from orchestrator.data.indexed_dataset.locking import locked
 from orchestrator.data.indexed_dataset.output import Progress
 from orchestrator.data.missing_datasets import prepare, tokenize_request
-from orchestrator.data.preparation import Source, data_problems, survey
 from orchestrator.data.progress import Display
+from orchestrator.data.source_survey import Source, data_problems, survey
 from orchestrator.data.tokenization import tokenize
 from orchestrator.errors import DataIsHeld, UserError
 from orchestrator.run_directory.rundir import RunDir
