@@ -8,8 +8,8 @@ set of a job once: present, to be created, or unusable). Readers that use an unc
 position outside of it.
 
 Programs: `python -m orchestrator.data prepare RUN_DIR` creates missing data sets and writes events to the run's log;
-two at once create each data set once. `python -m orchestrator.data.indexing` builds the sample indices that training
-would build: an IndexRequest on standard input, an IndexAnswer on standard output.
+two at once create each data set once. `python -m orchestrator.data.sample_indexing` builds the sample indices that
+training would build: an IndexRequest on standard input, an IndexAnswer on standard output.
 
 Heavy: `data.tokenizers.tokenizer.load_tokenizer` and `data.samples.datasets.build_datasets`, which raises the same
 errors on every rank and checks everything before it builds anything. A part (train, validation, test) with sources of

@@ -26,7 +26,7 @@ from orchestrator.planning.training_schedule.batch import BatchSchedule
 from orchestrator.safe_path import module_command
 from orchestrator.spec.loading import LoadedJob, load_job
 
-PROGRAM = "orchestrator.data.indexing"
+PROGRAM = "orchestrator.data.sample_indexing"
 
 
 def command(jobs: JobFiles, overrides: Overrides = None, runs_dir: RunsDir = None, as_json: AsJson = False) -> None:
