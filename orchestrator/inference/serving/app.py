@@ -24,7 +24,7 @@ from orchestrator.inference.images import Image
 from orchestrator.inference.length_limits import refusal
 from orchestrator.inference.model import Model, Prompt
 from orchestrator.inference.requests import Request as WriteRequest
-from orchestrator.inference.serving.chats import Chat
+from orchestrator.inference.serving.chat_template_choice import Chat
 from orchestrator.inference.serving.engine import FAILED, Engine, Ticket
 from orchestrator.inference.serving.images import decoded
 from orchestrator.inference.serving.protocol import (
