@@ -15,7 +15,7 @@ from orchestrator.planning.vocabulary import Vocabulary
 from orchestrator.run_directory.events.types import Event
 from orchestrator.runtime.batches import BatchStream, MicroBatchSampler
 from orchestrator.runtime.checkpointing.checkpointer import Checkpointer
-from orchestrator.runtime.graphs import CapturedPasses
+from orchestrator.runtime.cuda_graphs import CapturedPasses
 from orchestrator.runtime.network.auxiliary_losses import AuxiliaryLosses
 from orchestrator.runtime.processes.context_parallel import slice_batch
 from orchestrator.runtime.processes.control import Losses
