@@ -157,7 +157,7 @@ class Session:
         agreed.writing_ended = agreed.wants_save = agreed.save_due = False
 
     def wait_for_all_reduce(self) -> None:
-        """Take what all ranks agreed on about the last step offered, and report its loss."""
+        """Take what all ranks agreed on in the last `begin_all_reduce`, and report its loss."""
         said = self.processes.control.wait()
         if said is None:
             return
