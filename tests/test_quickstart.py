@@ -36,7 +36,7 @@ COMMANDS += ("runs.list", "runs.logs", "runs.run", "runs.status")
 @pytest.fixture(scope="module")
 def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ranks]:
     """Ranks from a process that has also imported the commands that are typed here, and their programs."""
-    modules = (*(f"orchestrator.cli.{name}" for name in COMMANDS), "orchestrator.data.dataset_builder")
+    modules = (*(f"orchestrator.cli.{name}" for name in COMMANDS), "orchestrator.data.missing_datasets")
     with ranks_forked_in(tmp_path_factory.mktemp("ranks"), *modules) as made:
         yield made
 

@@ -10,7 +10,7 @@ from orchestrator.api.plan_rows import cluster_line, describe, forecast_rows
 from orchestrator.api.targets import GPU_OPTION, TargetOptions, gpu_problems, load_named, profile_of
 from orchestrator.api.verdict_lines import verdict_lines
 from orchestrator.conversion.exportability import export_problems, export_warnings
-from orchestrator.data.preparation import data_problems, survey_job
+from orchestrator.data.source_survey import data_problems, survey_job
 from orchestrator.data.tasks.checks import task_problems
 from orchestrator.data.tokenizers.vocabulary import UNREADABLE_TOKENIZER
 from orchestrator.errors import Problem, SpecError

@@ -21,8 +21,8 @@ from orchestrator.safe_path import module_command
 from orchestrator.spec.sections.notifications import NotificationsSpec
 
 try:
-    from orchestrator.data.dataset_builder import prepare
     from orchestrator.data.inspection import first_documents
+    from orchestrator.data.missing_datasets import prepare
     from orchestrator.data.progress import Display
     from orchestrator.data.tokenization import tokenize
     from orchestrator.data.tokenizers.training import train_tokenizer

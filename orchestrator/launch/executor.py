@@ -21,7 +21,7 @@ from orchestrator.safe_path import RUNTIME_MODULE
 from orchestrator.spec.sections.launch import ON_HOSTS
 
 if TYPE_CHECKING:  # which take longer to import than all else that commands on runs need
-    from orchestrator.data.preparation import Source
+    from orchestrator.data.source_survey import Source
     from orchestrator.spec.cluster import ClusterSpec
     from orchestrator.spec.job import JobSpec
 

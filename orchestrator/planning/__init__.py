@@ -12,9 +12,9 @@ whose first path is the job's key. An assumed GPU never leads to a stop. Each pr
 its rule, or the key of `planning.warnings.WARNINGS`; programs distinguish problems only by their codes.
 `checkpoint_room` and, on this machine, `no_weights` stop a start.
 
-`planning.suggestions.remedies.remedies` returns changed jobs that keep the rules and the global batch and fit, cheapest
-in GPU-seconds first, with the `--set` words for the change. `planning.layout.reshaping.judge_reshape` is the verdict on
-a checkpoint that is to continue as another job.
+`planning.suggestions.remedy_search.remedies` returns changed jobs that keep the rules and the global batch and fit,
+cheapest in GPU-seconds first, with the `--set` words for the change. `planning.layout.reshaping.judge_reshape` is the
+verdict on a checkpoint that is to continue as another job.
 
 `plan --json` contains at least `parameters.total`, `parameters.per_rank`, `topology`, `batch`, `steps`, `samples`,
 `tokens`, `flops`, `blend`, `blend_report` and `notes`. Ranks of groups are not listed: iterate `Topology.groups[kind]`.

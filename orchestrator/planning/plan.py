@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from orchestrator.data.preparation import Source, survey_job
+from orchestrator.data.source_survey import Source, survey_job
 from orchestrator.data.tasks.checks import task_problems
 from orchestrator.errors import Problem
 from orchestrator.planning.blend import blend_report, split_shares

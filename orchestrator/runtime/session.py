@@ -15,7 +15,7 @@ from orchestrator.planning.vocabulary import Vocabulary
 from orchestrator.run_directory.events.types import Event
 from orchestrator.runtime.batches import BatchStream, MicroBatchSampler
 from orchestrator.runtime.checkpointing.checkpointer import Checkpointer
-from orchestrator.runtime.graphs import CapturedPasses
+from orchestrator.runtime.cuda_graphs import CapturedPasses
 from orchestrator.runtime.network.auxiliary_losses import AuxiliaryLosses
 from orchestrator.runtime.processes.context_parallel import slice_batch
 from orchestrator.runtime.processes.control import Losses
@@ -157,7 +157,7 @@ class Session:
         agreed.writing_ended = agreed.wants_save = agreed.save_due = False
 
     def wait_for_all_reduce(self) -> None:
-        """Take what all ranks agreed on about the last step offered, and report its loss."""
+        """Take what all ranks agreed on in the last `begin_all_reduce`, and report its loss."""
         said = self.processes.control.wait()
         if said is None:
             return

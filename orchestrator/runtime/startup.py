@@ -31,8 +31,8 @@ from orchestrator.runtime.batches import RandomTokens
 from orchestrator.runtime.checkpointing.checkpointer import Checkpointer
 from orchestrator.runtime.checkpointing.parallel_layout import layout
 from orchestrator.runtime.checkpointing.restoration import Restored, restore
+from orchestrator.runtime.cuda_graphs import CapturedPasses, choose_graphs
 from orchestrator.runtime.families.registry import family_of
-from orchestrator.runtime.graphs import CapturedPasses, choose_graphs
 from orchestrator.runtime.layers.attention.flash_availability import choose_attention
 from orchestrator.runtime.layers.grouped_experts.expert_mlp import expert_products
 from orchestrator.runtime.layers.grouped_experts.transformer_engine_products import multiply_in_one_kernel

@@ -30,7 +30,7 @@ from orchestrator.sweeps.cells import (
     known_part,
 )
 from orchestrator.sweeps.conditions import ConditionError, read_condition
-from orchestrator.sweeps.search.rules import search_problems
+from orchestrator.sweeps.search.sweep_checks import search_problems
 
 
 @dataclass(frozen=True)

@@ -50,7 +50,7 @@ def make(folder: Path, layers: int, large: bool) -> None:
 
     import torch  # isort: skip
 
-    from orchestrator.conversion.hugging_face.configuration import to_config
+    from orchestrator.conversion.hugging_face.config_json import to_config
     from orchestrator.conversion.hugging_face.families.llama import LLAMA
     from orchestrator.conversion.hugging_face.hf_import import _objects, _parts, _their_shapes
     from orchestrator.conversion.tensors.safetensors_reader import PublishedWeights

@@ -11,7 +11,7 @@ from support.indexed_files import write_indexed
 from support.training import events, layout, logs, losses, make_run, tiny_job
 
 from orchestrator.data.indexed_dataset.header import HEADER, idx_path, read_index
-from orchestrator.data.preparation import LOOKED_THROUGH
+from orchestrator.data.source_survey import LOOKED_THROUGH
 from orchestrator.run_directory.rundir import RunDir
 from orchestrator.spec.loading import dump_resolved
 

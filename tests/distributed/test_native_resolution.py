@@ -12,7 +12,7 @@ from support.pictures import make_album, talk, written
 from support.trained_weights import weights_apart
 from support.training import largest_difference, layout, losses, make_run, tiny_job
 
-from orchestrator.data.dataset_builder import prepare
+from orchestrator.data.missing_datasets import prepare
 from orchestrator.run_directory.rundir import RunDir
 from orchestrator.spec.job import JobSpec
 

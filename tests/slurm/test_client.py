@@ -20,7 +20,7 @@ from orchestrator.cluster_profiles import load_profile
 from orchestrator.errors import SchedulerError, UserError
 from orchestrator.executors.slurm.client import cancel, job_states, submit
 from orchestrator.executors.slurm.discovery import discover
-from orchestrator.executors.slurm.requeueing import requeue
+from orchestrator.executors.slurm.requeue_command import requeue
 from orchestrator.fields.nodelist import compact_nodelist, expand_nodelist
 from orchestrator.launch.executor import JobState
 from orchestrator.planning.checks.partition_limits import what_is_refused

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from orchestrator.planning.memory import estimate_memory, layer, stages
+from orchestrator.planning.memory import estimate_memory, layer_activations, stages
 from orchestrator.planning.vocabulary import vocabulary
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.sections.runtime import Layers
@@ -34,9 +34,9 @@ def plan_megatrons_loss(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def plan_compiled_rotation(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let memory be planned for torch's layers that rotate so, until the test is over."""
-    own = layer.rotates_projection
+    own = layer_activations.rotates_projection
     monkeypatch.setattr(
-        layer, "rotates_projection", lambda job, layers: layers == "transformer_engine" and own(job, layers)
+        layer_activations, "rotates_projection", lambda job, layers: layers == "transformer_engine" and own(job, layers)
     )
 
 

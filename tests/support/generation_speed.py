@@ -25,7 +25,7 @@ from orchestrator.inference import load
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
-    from orchestrator.conversion.hugging_face.configuration import read_config, to_model
+    from orchestrator.conversion.hugging_face.config_json import read_config, to_model
     from orchestrator.conversion.hugging_face.families.registry import family_of_type
     from orchestrator.conversion.hugging_face.hf_import import import_weights
     from orchestrator.run_directory.rundir import RunDir

@@ -7,7 +7,7 @@ import subprocess
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from orchestrator.data.preparation import Source, survey_job
+from orchestrator.data.source_survey import Source, survey_job
 from orchestrator.errors import JobError, UserError
 from orchestrator.launch.processes.child_commands import tied
 from orchestrator.launch.processes.stop_request import Terminated

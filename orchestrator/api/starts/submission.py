@@ -23,7 +23,7 @@ from orchestrator.api.starts.reporter import Reporter
 from orchestrator.api.starts.run_sentences import label
 from orchestrator.api.targets import TargetOptions
 from orchestrator.cluster_profiles import load_profile
-from orchestrator.data.preparation import Source, to_be_made
+from orchestrator.data.source_survey import Source, to_be_made
 from orchestrator.errors import UserError
 from orchestrator.launch.code.snapshot import place_of
 from orchestrator.launch.continuation import Continuation

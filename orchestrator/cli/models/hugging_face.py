@@ -16,7 +16,7 @@ from orchestrator.cli.models.conversion import alone, convert, size_of, spec_aro
 from orchestrator.cli.models.megatron import check_exported, export_megatron, import_megatron, is_megatron
 from orchestrator.cli.models.weights import Iteration, WeightsName, tell_new_meaning, weights_named, whole_checkpoint
 from orchestrator.cli.outputs import refuse_printed
-from orchestrator.conversion.hugging_face.configuration import merged_rates, read_config, to_dtype, to_model
+from orchestrator.conversion.hugging_face.config_json import merged_rates, read_config, to_dtype, to_model
 from orchestrator.conversion.hugging_face.families.mixture_of_experts.further_tokens import layers_of_further_tokens
 from orchestrator.conversion.hugging_face.families.registry import family_of_folder, family_of_job
 from orchestrator.conversion.hugging_face.processor_values import (

@@ -10,7 +10,6 @@ from rich.console import Console
 from rich.table import Table
 
 from orchestrator.cli.common import AsJson, JobFiles, Overrides, RunsDir, print_json
-from orchestrator.data.preparation import data_problems, survey_job
 from orchestrator.data.samples.sample_index import (
     IndexAnswer,
     IndexedSet,
@@ -18,6 +17,7 @@ from orchestrator.data.samples.sample_index import (
     IndexRequest,
     sample_index_dir,
 )
+from orchestrator.data.source_survey import data_problems, survey_job
 from orchestrator.errors import JobError, SpecError, UserError
 from orchestrator.planning.blend import blend_report, samples_needed
 from orchestrator.planning.blend.report import PartPlan, SourcePlan
@@ -26,7 +26,7 @@ from orchestrator.planning.training_schedule.batch import BatchSchedule
 from orchestrator.safe_path import module_command
 from orchestrator.spec.loading import LoadedJob, load_job
 
-PROGRAM = "orchestrator.data.indexing"
+PROGRAM = "orchestrator.data.sample_indexing"
 
 
 def command(jobs: JobFiles, overrides: Overrides = None, runs_dir: RunsDir = None, as_json: AsJson = False) -> None:

@@ -13,7 +13,7 @@ from typing import Any, Literal, TypeAlias
 import torch
 
 from orchestrator.conversion.hugging_face.adapters import adapted, adapter_of
-from orchestrator.conversion.hugging_face.configuration import to_config
+from orchestrator.conversion.hugging_face.config_json import to_config
 from orchestrator.conversion.hugging_face.families.registry import family_of_job
 from orchestrator.conversion.hugging_face.processor_files import image_token, token_ids, write_processor
 from orchestrator.conversion.hugging_face.tokenizer_files import SpecialIds, write_tokenizer

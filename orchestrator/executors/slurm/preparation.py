@@ -12,7 +12,7 @@ from orchestrator.data.chat.packing import loss_mask_prefix
 from orchestrator.data.chat.stored_images import images_prefix
 from orchestrator.data.indexed_dataset.header import bin_path, idx_path
 from orchestrator.data.indexed_dataset.manifest import manifest_path
-from orchestrator.data.preparation import Source
+from orchestrator.data.source_survey import Source
 from orchestrator.executors.slurm.batch_script import (
     container_command,
     container_options,

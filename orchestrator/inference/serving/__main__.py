@@ -19,7 +19,7 @@ from orchestrator.http.listening import TOKEN_VARIABLE, listen
 from orchestrator.http.server import Server
 from orchestrator.inference.program import add_weights, exit_code, loaded
 from orchestrator.inference.serving.app import Limits, ServedModel, build_app
-from orchestrator.inference.serving.chats import chat_of
+from orchestrator.inference.serving.chat_template_choice import chat_of
 from orchestrator.inference.serving.engine import Engine
 
 _DAYS = 365 * 24 * 3600.0

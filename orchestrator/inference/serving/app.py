@@ -24,7 +24,7 @@ from orchestrator.inference.images import Image
 from orchestrator.inference.length_limits import refusal
 from orchestrator.inference.model import Model, Prompt
 from orchestrator.inference.requests import Request as WriteRequest
-from orchestrator.inference.serving.chats import Chat
+from orchestrator.inference.serving.chat_template_choice import Chat
 from orchestrator.inference.serving.engine import FAILED, Engine, Ticket
 from orchestrator.inference.serving.images import decoded
 from orchestrator.inference.serving.protocol import (
@@ -88,12 +88,12 @@ def build_app(served: ServedModel, limits: Limits) -> FastAPI:
     app = FastAPI(title="orchestrator", openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False)
 
     @app.middleware("http")
-    async def guard(request: Request, decode_step: Callable[[Request], Any]) -> Response:
+    async def guard(request: Request, call_next: Callable[[Request], Any]) -> Response:
         try:
             _admit(request, limits)
         except RequestError as error:
             return _refusal(error)
-        answer: Response = await decode_step(request)
+        answer: Response = await call_next(request)
         return answer
 
     _answer_errors(app)

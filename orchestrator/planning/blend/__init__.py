@@ -17,8 +17,8 @@ from orchestrator.data.checks import (
     used_parts,
 )
 from orchestrator.data.indexed_dataset.header import IndexHeader, tokens_before
-from orchestrator.data.preparation import Source, survey_job
 from orchestrator.data.samples.blend_samples import Draws, asked_of_sources, built, length_of, samples_of
+from orchestrator.data.source_survey import Source, survey_job
 from orchestrator.planning.blend.findings import notes, warnings
 from orchestrator.planning.blend.report import BlendReport, Conversations, PartPlan, SourcePlan
 from orchestrator.planning.training_schedule.batch import BatchSchedule

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from orchestrator import plugins
-from orchestrator.data.preparation import Source
+from orchestrator.data.source_survey import Source
 from orchestrator.errors import Problem
 from orchestrator.spec.job import JobSpec
 

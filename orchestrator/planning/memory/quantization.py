@@ -16,7 +16,7 @@ from orchestrator.models.blocks.base import RankShape
 from orchestrator.models.layers import Layer
 from orchestrator.planning.encoder_decoder import half_job, halves_of_stage
 from orchestrator.planning.layout.chunk_layers import in_stages
-from orchestrator.planning.memory.layer import is_recomputed
+from orchestrator.planning.memory.layer_activations import is_recomputed
 from orchestrator.planning.parameters.layer import degrees_of, layer_parameters, stage_expert_parameters
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.sections.precision import DTYPE_BYTES

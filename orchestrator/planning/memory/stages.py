@@ -16,8 +16,8 @@ from orchestrator.models.layers import prediction_layers
 from orchestrator.planning.encoder_decoder import half_job
 from orchestrator.planning.layout import pipeline
 from orchestrator.planning.layout.chunk_layers import kinds_of
-from orchestrator.planning.memory.chunks import Activations, chunks_of_stages
-from orchestrator.planning.memory.layer import core_kernels, rank_shape, saved_by_layer
+from orchestrator.planning.memory.chunk_activations import Activations, chunks_of_stages
+from orchestrator.planning.memory.layer_activations import core_kernels, rank_shape, saved_by_layer
 from orchestrator.planning.memory.non_torch_memory import MIB, NonTorchMemory, outside_the_allocator
 from orchestrator.planning.memory.optimizer_state import optimizer_state, shard
 from orchestrator.planning.memory.quantization import copies_of_weights

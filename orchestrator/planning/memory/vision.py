@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from orchestrator.models.blocks.base import FP32, RankShape, norm_statistics
 from orchestrator.models.layers import layers as layers_of
-from orchestrator.planning.memory.chunks import Activations, of_layers
-from orchestrator.planning.memory.layer import core_kernels, rank_shape, saved_by_layer
+from orchestrator.planning.memory.chunk_activations import Activations, of_layers
+from orchestrator.planning.memory.layer_activations import core_kernels, rank_shape, saved_by_layer
 from orchestrator.planning.vision import CHANNELS, encoder_job, projector_widths
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.sections.runtime import Layers

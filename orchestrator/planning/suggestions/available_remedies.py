@@ -8,7 +8,7 @@ from orchestrator.planning.forecast import Forecast, estimated
 from orchestrator.planning.memory import Memory
 from orchestrator.planning.memory.fit import TIGHT
 from orchestrator.planning.plan import Plan
-from orchestrator.planning.suggestions.remedies import Remedy, remedies
+from orchestrator.planning.suggestions.remedy_search import Remedy, remedies
 from orchestrator.planning.vocabulary import padded_vocab_size
 from orchestrator.quantities import memory_size
 from orchestrator.spec.cluster import ClusterSpec

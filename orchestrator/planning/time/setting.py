@@ -10,7 +10,7 @@ from orchestrator.kernel_selection.fused_kernels import rotates_projection
 from orchestrator.models.blocks.base import Matrix, RankShape, RoutedTokens
 from orchestrator.models.blocks.block import Block
 from orchestrator.planning.hardware.devices import Device
-from orchestrator.planning.memory.layer import rank_shape
+from orchestrator.planning.memory.layer_activations import rank_shape
 from orchestrator.planning.time.kernels.accesses import Kernels
 from orchestrator.planning.time.kernels.gemm import multiplies
 from orchestrator.spec.job import JobSpec

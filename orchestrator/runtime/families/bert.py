@@ -16,7 +16,7 @@ from torch.nn import functional
 from orchestrator.planning.vocabulary import Vocabulary
 from orchestrator.runtime.families.base import virtual_stage
 from orchestrator.runtime.families.token_losses import token_losses
-from orchestrator.runtime.layers.attention.frequencies import frequencies, set_frequencies
+from orchestrator.runtime.layers.attention.rotary_frequencies import frequencies, set_frequencies
 from orchestrator.runtime.layers.layer_backend import block_spec_function, column_and_norm, encoder_attention
 from orchestrator.runtime.layers.normalization.branches import without_first_norm
 from orchestrator.runtime.layers.normalization.post_norms import normalise_behind, normalise_embedding

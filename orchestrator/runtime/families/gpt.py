@@ -16,7 +16,7 @@ from orchestrator.planning.vocabulary import Vocabulary
 from orchestrator.runtime.cross_entropy.linear import linear_cross_entropy
 from orchestrator.runtime.families.base import virtual_stage
 from orchestrator.runtime.families.token_losses import token_losses
-from orchestrator.runtime.layers.attention.frequencies import set_frequencies
+from orchestrator.runtime.layers.attention.rotary_frequencies import set_frequencies
 from orchestrator.runtime.layers.embedding import mark_only_looked_up
 from orchestrator.runtime.layers.layer_backend import block_spec_function
 from orchestrator.runtime.layers.weight_gradient import accumulate, add_product

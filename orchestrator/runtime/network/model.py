@@ -26,9 +26,9 @@ from orchestrator.models.layers import blocks_of, layers_differ, mixers_of, sett
 from orchestrator.planning.parameters.layer import degrees_of
 from orchestrator.planning.vision import rotates_images
 from orchestrator.planning.vocabulary import Vocabulary, vocabulary
+from orchestrator.runtime.cuda_graphs import Graphs
 from orchestrator.runtime.families.registry import family_of
 from orchestrator.runtime.families.vision import is_of_images, is_zero_centered
-from orchestrator.runtime.graphs import Graphs
 from orchestrator.runtime.layers.biases import add_behind_experts, add_in_products
 from orchestrator.runtime.layers.config import LayerConfig
 from orchestrator.runtime.layers.experts import keep_experts_apart, kernel_settings, require_grouped_products

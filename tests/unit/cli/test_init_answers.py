@@ -11,7 +11,7 @@ from support.indexed_files import write_indexed
 
 from orchestrator.cli.jobs.job_files.job_text import job_text
 from orchestrator.cli.jobs.job_files.questionnaire import QUESTIONS, ask, spec_values
-from orchestrator.data.preparation import survey_job
+from orchestrator.data.source_survey import survey_job
 from orchestrator.spec.loading import load_text
 from orchestrator.spec.presets import preset_names
 

@@ -15,7 +15,7 @@ from orchestrator.conversion.hugging_face.hf_export import Source
 from orchestrator.conversion.hugging_face.peft import export_adapter
 from orchestrator.conversion.shapes import shape_of
 from orchestrator.errors import CheckpointError
-from tests.unit.conversion.test_configuration import job_of
+from tests.unit.conversion.test_config_json import job_of
 
 LAYERS, WIDE, RANK = 2, 16, 3
 MODEL = {

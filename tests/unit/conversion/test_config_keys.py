@@ -18,8 +18,8 @@ from support.refused import refused
 
 from orchestrator import plain_megatron  # noqa: F401 - before anything that imports megatron-core
 from orchestrator.cli.main import main
+from orchestrator.conversion.hugging_face.config_json import keys_read, merged_rates, to_model
 from orchestrator.conversion.hugging_face.config_keys import NEUTRAL, WITHOUT_EFFECT
-from orchestrator.conversion.hugging_face.configuration import keys_read, merged_rates, to_model
 from orchestrator.conversion.hugging_face.families.registry import families, family_of_folder, family_of_type
 from orchestrator.conversion.hugging_face.native_resolution import KEYS_READ as NATIVE_KEYS
 from orchestrator.conversion.hugging_face.vision import CLIP, KEYS_READ, SIGLIP

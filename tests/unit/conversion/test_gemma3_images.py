@@ -12,7 +12,7 @@ from safetensors.torch import save_file
 from support.refused import refused
 
 from orchestrator import plain_megatron  # noqa: F401 - before anything that imports megatron-core
-from orchestrator.conversion.hugging_face.configuration import to_config, to_model
+from orchestrator.conversion.hugging_face.config_json import to_config, to_model
 from orchestrator.conversion.hugging_face.families.image_models.gemma3 import GEMMA3_IMAGES
 from orchestrator.conversion.hugging_face.families.image_models.llava import LLAVA
 from orchestrator.conversion.hugging_face.families.registry import (
@@ -28,8 +28,8 @@ from orchestrator.conversion.tensors.names import SINGLE
 from orchestrator.conversion.tensors.safetensors_reader import PublishedWeights
 from orchestrator.spec.loading import load_text
 from orchestrator.spec.model import ModelSpec
+from tests.unit.conversion.test_config_json import job_of
 from tests.unit.conversion.test_config_keys import PUBLISHED
-from tests.unit.conversion.test_configuration import job_of
 
 GEMMA = PUBLISHED["gemma-3-4b"]
 

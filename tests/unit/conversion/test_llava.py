@@ -13,7 +13,7 @@ from safetensors.torch import save_file
 from support.refused import refused
 
 from orchestrator import plain_megatron  # noqa: F401 - before anything that imports megatron-core
-from orchestrator.conversion.hugging_face.configuration import to_config, to_model
+from orchestrator.conversion.hugging_face.config_json import to_config, to_model
 from orchestrator.conversion.hugging_face.families.image_models.llava import LLAVA
 from orchestrator.conversion.hugging_face.families.registry import family_of_folder, family_of_model, nearest_family
 from orchestrator.conversion.hugging_face.processor_files import write_processor

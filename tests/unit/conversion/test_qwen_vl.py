@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from support.refused import refused
 
-from orchestrator.conversion.hugging_face.configuration import to_config, to_model
+from orchestrator.conversion.hugging_face.config_json import to_config, to_model
 from orchestrator.conversion.hugging_face.families.image_models.qwen import QWEN2_5_VL
 from orchestrator.conversion.hugging_face.families.registry import family_of_folder, family_of_model
 from orchestrator.conversion.hugging_face.processor_files import write_processor

@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 from support.refused import refused
 
-from orchestrator.conversion.hugging_face.configuration import to_config, to_model
+from orchestrator.conversion.hugging_face.config_json import to_config, to_model
 from orchestrator.conversion.hugging_face.families.registry import (
     family_of_model,
     family_of_type,
 )
-from tests.unit.conversion.test_configuration import job_of
+from tests.unit.conversion.test_config_json import job_of
 
 LLAMA: dict[str, Any] = {
     **{"model_type": "llama", "vocab_size": 256, "num_hidden_layers": 1, "hidden_size": 8},

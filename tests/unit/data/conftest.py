@@ -73,7 +73,8 @@ def tokenize(tmp_path: Path) -> Tokenize:
 @pytest.fixture(autouse=True)
 def _forked_programs(ranks: Ranks, monkeypatch: pytest.MonkeyPatch) -> None:
     """Programs of the data are forked: each would import numpy, tokenizers and their like for a second."""
-    for name, value in {**ranks.for_commands(), "FORKED_TOO": "orchestrator.data orchestrator.data.indexing"}.items():
+    variables = {**ranks.for_commands(), "FORKED_TOO": "orchestrator.data orchestrator.data.sample_indexing"}
+    for name, value in variables.items():
         monkeypatch.setenv(name, value)
 
 

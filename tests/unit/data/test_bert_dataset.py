@@ -11,12 +11,12 @@ import pytest
 from megatron.core.datasets.bert_dataset import BERTMaskedWordPieceDataset
 from support.refused import refused
 
-from orchestrator.data.dataset_builder import prepare
 from orchestrator.data.indexed_dataset.header import read_index
 from orchestrator.data.indexed_dataset.manifest import read_manifest
-from orchestrator.data.preparation import survey
+from orchestrator.data.missing_datasets import prepare
 from orchestrator.data.samples.datasets import build_datasets
 from orchestrator.data.samples.index_statistics import measured
+from orchestrator.data.source_survey import survey
 from orchestrator.data.tokenizers.tokenizer import load_tokenizer
 from orchestrator.spec.model import ModelSpec
 from orchestrator.spec.sections.data import DataSpec, TokenizerSpec

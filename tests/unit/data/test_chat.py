@@ -19,10 +19,10 @@ from orchestrator.data.chat.conversations import Message, parse_conversation
 from orchestrator.data.chat.encoding import ChatEncoder, chat_template
 from orchestrator.data.chat.packing import loss_mask_prefix
 from orchestrator.data.chat.templates import CHATML, JinjaTemplate, PlainTemplate
-from orchestrator.data.dataset_builder import prepare
 from orchestrator.data.indexed_dataset.header import bin_path, idx_path, read_index
 from orchestrator.data.indexed_dataset.manifest import read_manifest
-from orchestrator.data.preparation import survey
+from orchestrator.data.missing_datasets import prepare
+from orchestrator.data.source_survey import survey
 from orchestrator.data.tokenizers.tokenizer import load_tokenizer
 from orchestrator.errors import UserError
 from orchestrator.spec.sections.data import DataSpec, TokenizerSpec

@@ -18,13 +18,13 @@ from transformers import PreTrainedTokenizerFast
 from orchestrator.data import tokenization
 from orchestrator.data.chat.encoding import ChatEncoder
 from orchestrator.data.chat.templates import CHATML, JinjaTemplate
-from orchestrator.data.dataset_builder import prepare
 from orchestrator.data.description import print_description
 from orchestrator.data.indexed_dataset.manifest import read_manifest
 from orchestrator.data.input.sources import CHUNK_BYTES
 from orchestrator.data.inspection import first_documents
-from orchestrator.data.preparation import survey
+from orchestrator.data.missing_datasets import prepare
 from orchestrator.data.request import ShowRequest
+from orchestrator.data.source_survey import survey
 from orchestrator.data.tokenizers.tokenizer import load_tokenizer
 from orchestrator.spec.sections.data import DataSpec, TokenizerSpec
 

@@ -21,10 +21,10 @@ from orchestrator.data.chat.images import IMAGE
 from orchestrator.data.chat.packing import PATCH
 from orchestrator.data.chat.stored_images import images_prefix
 from orchestrator.data.chat.templates import CHATML, JinjaTemplate, PlainTemplate
-from orchestrator.data.dataset_builder import prepare
 from orchestrator.data.indexed_dataset.header import read_index
 from orchestrator.data.indexed_dataset.manifest import read_manifest
 from orchestrator.data.input.images import pixels
+from orchestrator.data.missing_datasets import prepare
 from orchestrator.data.tokenizers.tokenizer import Tokenizer, load_tokenizer
 from orchestrator.errors import UserError
 from orchestrator.spec.sections.data import DataSpec, TokenizerSpec

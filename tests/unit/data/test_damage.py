@@ -25,8 +25,8 @@ from orchestrator.data.checks import check_data
 from orchestrator.data.damage import index_damage, refuse_damage
 from orchestrator.data.indexed_dataset.header import HEADER, bin_path, idx_path, read_index
 from orchestrator.data.indexed_dataset.manifest import manifest_path, read_manifest
-from orchestrator.data.preparation import survey
 from orchestrator.data.samples.datasets import build_datasets
+from orchestrator.data.source_survey import survey
 from orchestrator.data.tokenizers.tokenizer import load_tokenizer
 from orchestrator.errors import DataError, OrchestratorError, UserError
 from orchestrator.models.registry import FAMILIES
@@ -269,7 +269,7 @@ class TestBeforeTheStart:
         self, prefix: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         read: list[Path] = []
-        before(monkeypatch, "orchestrator.data.preparation.refuse_damage", read.extend)
+        before(monkeypatch, "orchestrator.data.source_survey.refuse_damage", read.extend)
         other = Path(write_indexed(tmp_path / "other", LENGTHS))
         for _ in range(3):
             assert [source.trouble for source in survey(spec(prefix, other))] == [None, None]

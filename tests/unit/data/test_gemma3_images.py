@@ -16,10 +16,10 @@ from orchestrator.data.chat.encoding import ChatEncoder
 from orchestrator.data.chat.packing import PATCH
 from orchestrator.data.chat.stored_images import images_problem
 from orchestrator.data.chat.templates import PlainTemplate
-from orchestrator.data.dataset_builder import prepare
 from orchestrator.data.indexed_dataset.header import read_index
 from orchestrator.data.indexed_dataset.manifest import read_manifest
 from orchestrator.data.input.images import pixels
+from orchestrator.data.missing_datasets import prepare
 from orchestrator.data.tokenizers.tokenizer import load_tokenizer
 from orchestrator.inference.images import IMAGE, seen, tokens_and_marks
 from orchestrator.spec.sections.data import DataSpec, TokenizerSpec

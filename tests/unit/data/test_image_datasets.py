@@ -18,12 +18,12 @@ from support.refused import refused
 from orchestrator.data.chat.packing import PATCH, loss_mask_prefix
 from orchestrator.data.chat.stored_images import images_prefix
 from orchestrator.data.damage import refuse_damage
-from orchestrator.data.dataset_builder import prepare
 from orchestrator.data.indexed_dataset.header import bin_path, idx_path, read_index
 from orchestrator.data.indexed_dataset.manifest import read_manifest
 from orchestrator.data.input.images import pixels as pixels_of
-from orchestrator.data.preparation import survey_job
+from orchestrator.data.missing_datasets import prepare
 from orchestrator.data.samples.datasets import build_datasets
+from orchestrator.data.source_survey import survey_job
 from orchestrator.data.tokenizers.tokenizer import load_tokenizer
 from orchestrator.errors import DataError, MissingDependency, UserError
 from orchestrator.planning.blend import blend_report

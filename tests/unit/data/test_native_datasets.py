@@ -14,11 +14,11 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from orchestrator.data.chat.encoding import ChatEncoder, chat_template
 from orchestrator.data.chat.packing import PATCH
 from orchestrator.data.damage import refuse_damage
-from orchestrator.data.dataset_builder import tokenize_request
 from orchestrator.data.indexed_dataset.manifest import read_manifest
 from orchestrator.data.input.images import pixels
-from orchestrator.data.preparation import survey_job
+from orchestrator.data.missing_datasets import tokenize_request
 from orchestrator.data.samples.datasets import build_datasets
+from orchestrator.data.source_survey import survey_job
 from orchestrator.data.tokenizers.tokenizer import load_tokenizer
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.sections.data import TokenizerSpec

@@ -21,10 +21,10 @@ from support.refused import refused
 from orchestrator.data.chat.packing import loss_mask_prefix, pack, usable
 from orchestrator.data.indexed_dataset.header import bin_path, idx_path, read_index
 from orchestrator.data.inspection import first_documents
-from orchestrator.data.preparation import survey
 from orchestrator.data.request import ShowRequest
 from orchestrator.data.samples.datasets import build_datasets
 from orchestrator.data.samples.index_statistics import measured
+from orchestrator.data.source_survey import survey
 from orchestrator.data.tokenizers.tokenizer import load_tokenizer
 from orchestrator.errors import DataError
 from orchestrator.planning.blend import blend_report

@@ -22,7 +22,7 @@ from orchestrator.data.chat import rendering
 from orchestrator.data.chat.templates import CHATML, JinjaTemplate
 from orchestrator.data.tokenizers.tokenizer import load_tokenizer
 from orchestrator.errors import UserError
-from orchestrator.inference.serving.chats import Chat
+from orchestrator.inference.serving.chat_template_choice import Chat
 from orchestrator.inference.serving.protocol import ChatRequest, parsed
 from orchestrator.spec.sections.data import TokenizerSpec
 

@@ -12,7 +12,7 @@ from support.refused import refused
 from orchestrator.data.chat.templates import CHATML, JinjaTemplate
 from orchestrator.data.tokenizers.tokenizer import load_tokenizer
 from orchestrator.inference.images import IMAGE, tokens_and_marks
-from orchestrator.inference.serving.chats import Chat
+from orchestrator.inference.serving.chat_template_choice import Chat
 from orchestrator.inference.serving.protocol import ChatRequest, RequestError, parsed
 from orchestrator.spec.sections.data import TokenizerSpec
 

@@ -13,7 +13,7 @@ from support.training import tiny_job
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from orchestrator.inference.model import Model
-from orchestrator.inference.serving.chats import chat_of
+from orchestrator.inference.serving.chat_template_choice import chat_of
 from orchestrator.spec.job import JobSpec
 
 

@@ -18,7 +18,7 @@ from support.event_log import append_event, lines_of
 from support.fake_slurm import FakeSlurm
 from support.refused import refused
 
-from orchestrator.data.preparation import Source, to_be_made
+from orchestrator.data.source_survey import Source, to_be_made
 from orchestrator.executors.slurm.preparation import render_preparation, submit_preparation
 from orchestrator.launch.executor import JobState, Place
 from orchestrator.launch.runs import all_runs, create_run

@@ -10,7 +10,7 @@ from support.this_machine import Libraries
 from orchestrator.planning.forecast import Forecast, forecast
 from orchestrator.planning.plan import make_plan
 from orchestrator.planning.suggestions.available_remedies import available_remedies
-from orchestrator.planning.suggestions.remedies import Remedy
+from orchestrator.planning.suggestions.remedy_search import Remedy
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import load_text
 

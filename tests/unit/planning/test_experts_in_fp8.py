@@ -18,7 +18,7 @@ from orchestrator.migration.to_megatron import to_megatron
 from orchestrator.models.layers import layers as layers_of
 from orchestrator.planning.hardware import device_named
 from orchestrator.planning.memory import estimate_memory
-from orchestrator.planning.memory.layer import rank_shape
+from orchestrator.planning.memory.layer_activations import rank_shape
 from orchestrator.planning.time.kernels.accesses import TRANSFORMER_ENGINE, Kernels, kernels_of
 from orchestrator.planning.time.setting import setting_of
 from orchestrator.planning.time.step import estimate_with

@@ -119,11 +119,11 @@ PUBLISHED = {
     "t5-base": 222_903_552,
     "t5-v1.1-base": 247_577_856,
     **{"gemma3-4b-vision": 4_300_079_472, "gemma3-12b-vision": 12_187_325_040, "gemma3-27b-vision": 27_432_406_640},
-    # The last of CLIP's layers, whose output LLaVA does not take, and the norm behind it are not built.
     "qwen2.5-vl-3b": 3_754_622_976,
     "qwen2.5-vl-7b": 8_292_166_656,
     "qwen2.5-vl-32b": 33_452_718_336,
     "qwen2.5-vl-72b": 73_410_777_344,
+    # The last of CLIP's layers, whose output LLaVA does not take, and the norm behind it are not built.
     "llava1.5-7b": 7_063_427_072 - (12 * 1024**2 + 13 * 1024) - 2 * 1024,
 }
 """Elements of the checkpoint's tensors, tied ones once, the vocabulary without padding."""

@@ -28,7 +28,7 @@ from orchestrator.models.blocks.grouped_query_attention.rope_scaling import Rope
 from orchestrator.planning.vocabulary import Vocabulary
 from orchestrator.runtime import megatron_compat
 from orchestrator.runtime.layers.attention import scores
-from orchestrator.runtime.layers.attention.frequencies import scaled_frequencies
+from orchestrator.runtime.layers.attention.rotary_frequencies import scaled_frequencies
 from orchestrator.runtime.network.model import build_chunks, transformer_config
 from orchestrator.runtime.processes.device import select_device
 from orchestrator.runtime.processes.process_groups import seed_everything, start_process_groups, stop_process_groups

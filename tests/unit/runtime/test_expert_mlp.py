@@ -14,7 +14,7 @@ from torch.nn import functional
 from orchestrator.kernel_selection.experts import LARGE_PRODUCT, Gate, joins_expert_mlp
 from orchestrator.models.blocks.experts import memory
 from orchestrator.models.blocks.mlp.layers import quick_gelu
-from orchestrator.planning.memory.layer import core_kernels, rank_shape
+from orchestrator.planning.memory.layer_activations import core_kernels, rank_shape
 from orchestrator.runtime.layers.grouped_experts.expert_mlp import expert_products, join_expert_mlp
 from orchestrator.spec.sections.launch import GROUPED_PRODUCTS
 from tests.unit.runtime.conftest import PutKernels

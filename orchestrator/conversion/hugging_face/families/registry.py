@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from orchestrator.conversion.hugging_face.configuration import read_config, section
+from orchestrator.conversion.hugging_face.config_json import read_config, section
 from orchestrator.conversion.hugging_face.families.llama import with_attention
 from orchestrator.conversion.tensors.names import names_in
 from orchestrator.conversion.weight_mapping import Family, OneOf

@@ -6,7 +6,7 @@ import os
 from contextlib import suppress
 
 from orchestrator.errors import OrchestratorError
-from orchestrator.executors.slurm.requeueing import earlier_ends, requeue_later
+from orchestrator.executors.slurm.requeue_command import earlier_ends, requeue_later
 from orchestrator.executors.slurm.supervisor.exit_classification import unspoken_end
 from orchestrator.executors.slurm.supervisor.slurm_job import SlurmJob
 from orchestrator.launch.notifications.process import longest, tell_now

@@ -14,7 +14,7 @@ from support.refused import refused
 from orchestrator.errors import PerhapsSubmitted, SchedulerError, UserError
 from orchestrator.executors.slurm import commands
 from orchestrator.executors.slurm.client import cancel, job_states, submit
-from orchestrator.executors.slurm.requeueing import requeue
+from orchestrator.executors.slurm.requeue_command import requeue
 from orchestrator.launch.executor import JobState
 
 SQUEUE = """\

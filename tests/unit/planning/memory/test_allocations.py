@@ -15,7 +15,7 @@ from support.limits import set_limits
 
 from orchestrator.models.layers import layers
 from orchestrator.planning.memory import stages
-from orchestrator.planning.memory.layer import core_kernels, rank_shape, saved_by_layer
+from orchestrator.planning.memory.layer_activations import core_kernels, rank_shape, saved_by_layer
 from orchestrator.spec.job import JobSpec
 
 HERE = Path(__file__).parent

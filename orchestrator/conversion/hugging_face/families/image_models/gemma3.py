@@ -6,8 +6,8 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from orchestrator.conversion.hugging_face.config_json import section
 from orchestrator.conversion.hugging_face.config_keys import no_network, whole
-from orchestrator.conversion.hugging_face.configuration import section
 from orchestrator.conversion.hugging_face.families.gemma import GEMMA3
 from orchestrator.conversion.hugging_face.families.image_models.llava import (
     ENCODER_LAYERS,

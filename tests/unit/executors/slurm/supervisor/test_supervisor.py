@@ -23,7 +23,7 @@ from support.refusals import before
 from support.training import events, make_run, tiny_job
 
 from orchestrator.cli.main import main
-from orchestrator.executors.slurm import requeueing
+from orchestrator.executors.slurm import requeue_command
 from orchestrator.executors.slurm.supervisor.slurm_job import SlurmJob
 from orchestrator.executors.slurm.supervisor.supervisor import Commands, supervise
 from orchestrator.launch.processes.stop_request import request_stop
@@ -261,9 +261,9 @@ def test_a_controller_that_is_away_is_asked_again(
 
     # Its own clock: how long a question takes is nobody's business here.
     own_clock(
-        monkeypatch, "orchestrator.executors.slurm.requeueing", SimpleNamespace(monotonic=lambda: now, sleep=sleep)
+        monkeypatch, "orchestrator.executors.slurm.requeue_command", SimpleNamespace(monotonic=lambda: now, sleep=sleep)
     )
-    set_limits(monkeypatch, to_insist_on_a_requeue=2 * requeueing.SECONDS_BETWEEN_ATTEMPTS)
+    set_limits(monkeypatch, to_insist_on_a_requeue=2 * requeue_command.SECONDS_BETWEEN_ATTEMPTS)
     slurm.says("scontrol", err="slurm_load_jobs error: Unable to contact slurm controller (connect failure)", code=1)
     start(run, "exit 1", on_failure={"bug": "requeue"})
     assert len(slurm.calls("scontrol")) == 4

@@ -7,9 +7,9 @@ from pathlib import Path
 
 from orchestrator.data.indexed_dataset.header import idx_path
 from orchestrator.data.indexed_dataset.manifest import Manifest
-from orchestrator.data.preparation import Source, survey
 from orchestrator.data.progress import Display
 from orchestrator.data.request import TokenizeRequest
+from orchestrator.data.source_survey import Source, survey
 from orchestrator.data.tokenization import tokenize
 from orchestrator.data.written_text import write_missing
 from orchestrator.errors import DataIsHeld, UserError

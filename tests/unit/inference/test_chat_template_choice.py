@@ -17,7 +17,7 @@ from orchestrator.data.chat.images import IMAGE as STANDS
 from orchestrator.data.chat.templates import CHATML
 from orchestrator.inference.images import IMAGE
 from orchestrator.inference.model import Model
-from orchestrator.inference.serving.chats import Chat, chat_of
+from orchestrator.inference.serving.chat_template_choice import Chat, chat_of
 from orchestrator.spec.vision import VisionSpec
 
 EYES = VisionSpec(**SIZES)

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.refused import refused
 
-from orchestrator.conversion.hugging_face.configuration import keys_read, read_config, to_config, to_model
+from orchestrator.conversion.hugging_face.config_json import keys_read, read_config, to_config, to_model
 from orchestrator.conversion.hugging_face.families.registry import (
     Kind,
     families,

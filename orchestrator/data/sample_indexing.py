@@ -1,4 +1,4 @@
-"""`python -m orchestrator.data.indexing`: builds the sample indices of a job before it starts, and says what they hold.
+"""`python -m orchestrator.data.sample_indexing`: builds a job's sample indices before it starts, and describes them.
 
 It reads an IndexRequest as JSON on standard input and writes an IndexAnswer on standard output.
 """

@@ -8,7 +8,7 @@ import pytest
 from support.shipped import SHIPPED
 
 from orchestrator.planning.memory import Memory, estimate_memory
-from orchestrator.planning.suggestions.remedies import Remedy, remedies
+from orchestrator.planning.suggestions.remedy_search import Remedy, remedies
 from orchestrator.planning.vocabulary import vocabulary
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import load_job

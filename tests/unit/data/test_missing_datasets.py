@@ -20,12 +20,12 @@ from support.event_log import lines_of
 from support.refused import refused
 
 from orchestrator.cli.main import main
-from orchestrator.data.dataset_builder import prepare, tokenize_request
 from orchestrator.data.indexed_dataset.header import bin_path, idx_path, partial_path, read_index
 from orchestrator.data.indexed_dataset.locking import locked
 from orchestrator.data.indexed_dataset.output import Progress
-from orchestrator.data.preparation import Source, data_problems, survey
+from orchestrator.data.missing_datasets import prepare, tokenize_request
 from orchestrator.data.progress import Display
+from orchestrator.data.source_survey import Source, data_problems, survey
 from orchestrator.data.tokenization import tokenize
 from orchestrator.errors import DataIsHeld, UserError
 from orchestrator.run_directory.rundir import RunDir

@@ -8,7 +8,7 @@ from orchestrator.models.blocks.base import RankShape
 from orchestrator.models.layers import layers as layers_of
 from orchestrator.planning.encoder_decoder import half_job, halves_of_stage
 from orchestrator.planning.layout.chunk_layers import Kinds, kinds_of_stages
-from orchestrator.planning.memory.layer import (
+from orchestrator.planning.memory.layer_activations import (
     backward_of_layer,
     core_kernels,
     linear_inputs,

@@ -16,8 +16,8 @@ from support.refused import refused
 from support.training import tiny_job
 
 from orchestrator.errors import UserError
-from orchestrator.runtime import graphs
-from orchestrator.runtime.graphs import choose_graphs
+from orchestrator.runtime import cuda_graphs
+from orchestrator.runtime.cuda_graphs import choose_graphs
 from orchestrator.runtime.processes.device import Device
 from orchestrator.runtime.processes.process_groups import (
     Ranks,
@@ -274,13 +274,13 @@ def test_what_cannot_be_captured_is_said_with_the_way_out(
     raised: RuntimeError, is_known: type[Exception], message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     show_gpus(monkeypatch, CUDAGraph=CUDAGraph, graph=lambda graph, **options: contextlib.nullcontext())
-    monkeypatch.setattr(graphs, "rng_generators", list)
+    monkeypatch.setattr(cuda_graphs, "rng_generators", list)
 
     def work() -> None:
         raise raised
 
     with pytest.raises(is_known, match=message) as found:
-        graphs.CUDAGraphs().capture(work)
+        cuda_graphs.CUDAGraphs().capture(work)
     if is_known is UserError:
         assert str(found.value).endswith("when stream is capturing; train with --set runtime.cuda_graphs=false")
 
@@ -301,16 +301,16 @@ def test_the_first_micro_batch_of_a_step_makes_fp8_anew(monkeypatch: pytest.Monk
             told.append("aside")
             return contextlib.nullcontext()
 
-    monkeypatch.setattr(graphs, "QuantizedWeights", Weights)
-    monkeypatch.setattr(graphs, "metrics_of", lambda step: [])
-    monkeypatch.setattr(graphs, "run_micro_batches", lambda *given, **named: torch.zeros(1, 2))
+    monkeypatch.setattr(cuda_graphs, "QuantizedWeights", Weights)
+    monkeypatch.setattr(cuda_graphs, "metrics_of", lambda step: [])
+    monkeypatch.setattr(cuda_graphs, "run_micro_batches", lambda *given, **named: torch.zeros(1, 2))
     chunk: Any = torch.nn.Linear(1, 1)
     settings = {"finalize_model_grads_func": lambda *given: None, "calculate_per_token_loss": False}
     settings["grad_scale_func"] = lambda loss: loss
     chunk.config = SimpleNamespace(fp8="hybrid", **settings)
     step: Any = SimpleNamespace(parts=("loss",))
     repeating: Any = SimpleNamespace(apart=contextlib.nullcontext, capture=lambda work: work)
-    passes = graphs.CapturedPasses(step, chunk, repeating)
+    passes = cuda_graphs.CapturedPasses(step, chunk, repeating)
     for _ in range(2):
         passes.run(iter([{}]), 1)
     with passes.left_alone():

@@ -10,7 +10,7 @@ from support.limits import set_limits
 from support.refused import refused
 
 from orchestrator.errors import SchedulerError
-from orchestrator.executors.slurm import requeueing
+from orchestrator.executors.slurm import requeue_command
 
 ENDS = "Job has already finished for job 5"
 
@@ -38,12 +38,12 @@ def answering(slurm: FakeSlurm, *calls: int) -> str:
 
 def test_a_job_that_still_ends_is_told_when_it_has(slurm: FakeSlurm) -> None:
     slurm.says("scontrol", delay=answering(slurm, 2, 3))
-    requeueing.requeue_later("5", 0, delay=30.0)
+    requeue_command.requeue_later("5", 0, delay=30.0)
     assert asked(slurm) == ["requeue", "update", "update", "update"]
 
 
 def test_one_that_stays_over_is_a_failure(slurm: FakeSlurm) -> None:
     slurm.says("scontrol", delay=answering(slurm, 2, 3, 4))
     with refused("scheduler_command_failed", "scontrol", ENDS, kind=SchedulerError):
-        requeueing.requeue_later("5", 0, exclude=["n1"])
+        requeue_command.requeue_later("5", 0, exclude=["n1"])
     assert asked(slurm) == ["requeue", "update", "update", "update"]
