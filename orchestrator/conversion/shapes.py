@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 from orchestrator.conversion.native_resolution import shape_of_native
 from orchestrator.conversion.weight_mapping import (
@@ -18,7 +18,7 @@ from orchestrator.models.blocks.experts.weights import OF_EACH
 from orchestrator.models.blocks.grouped_query_attention.parameters import cross_matrices
 from orchestrator.models.blocks.registry import MULTI_TOKEN_PREDICTION, RESIDUAL_STREAM
 from orchestrator.models.blocks.weights import Shapes, linears, norm
-from orchestrator.models.layers import Layer, layers, layers_differ
+from orchestrator.models.layers import Layer, blocks_in_layers, layers, layers_differ
 from orchestrator.spec.model import ModelSpec
 from orchestrator.spec.vision import VisionSpec
 
@@ -39,7 +39,7 @@ def shape_of(key: str, model: ModelSpec, rows: int) -> tuple[int, ...]:
     number, dot, rest = name.partition(".")
     if dot and number.isdecimal():
         name = rest
-    blocks = [block for block in _blocks(model) if name.startswith(block.prefix)]
+    blocks = [block for block in blocks_in_layers(model) if name.startswith(block.prefix)]
     if blocks:
         shapes = {key: shape for block in blocks for key, shape in block.weights.weights(model).items()}
         return shapes[name.removeprefix(blocks[0].prefix)]
@@ -72,11 +72,6 @@ def _of_further(key: str, model: ModelSpec, rows: int) -> tuple[int, ...]:
 
 
 _CROSS_ATTENTION = "cross_attention."
-
-
-def _blocks(model: ModelSpec) -> Iterable[Block]:
-    """Those that some layers have."""
-    return dict.fromkeys(block for layer in layers(model) for block in layer)
 
 
 def decoder_weights(model: ModelSpec, rows: int) -> dict[str, tuple[int, ...]]:

@@ -77,6 +77,11 @@ def blocks_of(model: Any) -> tuple[Block, ...]:
     return (attention_of(model), *(block for block in BLOCKS if block not in ATTENTIONS))
 
 
+def blocks_in_layers(model: Any) -> tuple[Block, ...]:
+    """Those that some layers have, each once."""
+    return tuple(dict.fromkeys(block for layer in dict.fromkeys(layers(model)) for block in layer))
+
+
 def settings_of(blocks: Iterable[Block], model: Any, setup: LayerSetup) -> dict[str, Any]:
     """Attributes of the layers' configuration that blocks say. Raises UserError where two of them say different things
     of one.

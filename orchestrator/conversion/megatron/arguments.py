@@ -14,6 +14,7 @@ from pydantic import ValidationError
 
 from orchestrator.conversion.megatron import bert_and_t5
 from orchestrator.errors import UserError
+from orchestrator.kernel_selection.fused_kernels import fuses_activation
 from orchestrator.migration.flag_groups.rotary_positions import LLAMA_SCALING
 from orchestrator.migration.to_megatron import to_megatron
 from orchestrator.models.blocks.flags import number_of
@@ -262,7 +263,7 @@ def to_arguments(job: JobSpec, *, iteration: int, consumed_samples: int, padded_
         "swiglu": model.activation == "swiglu",
         "squared_relu": model.activation == "squared_relu",
         "quick_geglu": model.activation == "quick_geglu",
-        "bias_gelu_fusion": model.activation == "gelu_tanh" and model.add_bias_linear and not model.has_experts,
+        "bias_gelu_fusion": model.activation == "gelu_tanh" and fuses_activation(model),
         "position_embedding_type": model.position_embedding_type,
         "add_position_embedding": True,
         "use_rotary_position_embeddings": False,

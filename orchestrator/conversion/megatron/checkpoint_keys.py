@@ -96,7 +96,7 @@ def unread(found: Sources, stored: Iterable[str]) -> list[str]:
 
 def numbers_layers(model: ModelSpec) -> bool:
     """Whether Megatron-LM stores every layer by itself, of a job that is rendered for it."""
-    return layers_differ(model) or (model.has_experts and model.moe_layer_freq != 1)
+    return layers_differ(model) or model.moe_layer_freq != 1
 
 
 def names_there(stored: Shapes, model: ModelSpec, *, local: bool) -> dict[str, tuple[Source, ...]]:

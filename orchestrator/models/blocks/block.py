@@ -62,6 +62,8 @@ class Block:
     where either is a layer by itself."""
     outweighs_attention = False
     """Whether its backward pass is taken to need more memory than that of any attention in its layer."""
+    communicators = 0
+    """Of groups of ranks that sum up its gradients, and their norm, apart from all others, whatever their size."""
     recomputes_itself = False
     """Whether its backward pass computes again what is between its matrices, in memory that it takes for that."""
 
@@ -209,6 +211,7 @@ class RoutedBlock(FeedForwardBlock):
     recomputed_as = "moe"
     norm_is_module = True
     outweighs_attention = True
+    communicators = 2
 
     @cached_property
     def memory(self) -> RoutedMemory:

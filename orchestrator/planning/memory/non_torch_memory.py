@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from orchestrator.kernel_selection.tensor_overlap import overlaps_tensor_parallel
+from orchestrator.models.layers import blocks_in_layers
 from orchestrator.planning.hardware.fitted_constants import fitted_constants
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.sections.precision import DTYPE_BYTES
@@ -17,8 +18,6 @@ from orchestrator.spec.sections.runtime import Layers
 MIB = 2**20
 _ALWAYS = 4
 """Communicators of every job: of all ranks, of the loss, of the gradients and of their norm."""
-_OF_EXPERTS = 2
-"""Those of the gradients of experts, and of their norm, whatever their size."""
 _GATHERING, _KEPT_IN_BF16, _SUMMING = 6, 2, 4
 """Transformer Engine's user buffers, each for [s * b / CP, h]: those that gather what a product reads, in FP8 where it
 does; those that gather or sum whole behind another product; those that sum what a product gives in pieces, with room
@@ -53,7 +52,7 @@ def outside_the_allocator(job: JobSpec, layers: Layers) -> NonTorchMemory:
         job.data_parallel_size,
         degrees.expert_model_parallel_size,
     )
-    groups = sum(size > 1 for size in sizes) + (_OF_EXPERTS if job.model.has_experts else 0)
+    groups = sum(size > 1 for size in sizes) + sum(block.communicators for block in blocks_in_layers(job.model))
     groups += job.shares_embedding and degrees.pipeline_model_parallel_size > 1
     groups += job.sharded_copies > 1  # ranks of other groups that keep the same elements
     buffers = 0

@@ -11,8 +11,8 @@ from orchestrator.kernel_selection.chunked_loss import tokens_of_chunk
 from orchestrator.kernel_selection.fused_kernels import adds_in_products
 from orchestrator.models.blocks.base import FP32, RankShape, norm_statistics
 from orchestrator.models.blocks.grouped_query_attention.memory import rotary_width
+from orchestrator.models.layers import blocks_in_layers, prediction_layers
 from orchestrator.models.layers import layers as layers_of
-from orchestrator.models.layers import prediction_layers
 from orchestrator.planning.encoder_decoder import half_job
 from orchestrator.planning.layout import pipeline
 from orchestrator.planning.layout.chunk_layers import kinds_of
@@ -71,8 +71,7 @@ def estimate_memory(job: JobSpec, padded_vocab: int, layers: Layers) -> Memory:
     """Predict the memory of each stage for a vocabulary of `padded_vocab` rows. Pure arithmetic, well under 1 ms."""
     degrees = job.parallelism
     sizes = rank_shape(job)
-    blocks = {block for layer in set(layers_of(job.model)) for block in layer}
-    of_blocks = sum(block.buffers(job.model, sizes) for block in blocks)
+    of_blocks = sum(block.buffers(job.model, sizes) for block in blocks_in_layers(job.model))
     in_passes = with_images(job, layers, chunks_of_stages(job, sizes, layers))
     predicted = rank_shape(half_job(job, "decoder")) if job.model.family.is_encoder_decoder else sizes
     counts, experts = stage_parameters(job, padded_vocab), stage_expert_parameters(job)
