@@ -151,10 +151,11 @@ def test_what_cannot_be_used_is_named_and_stops_its_job_alone(program: Program, 
         spec(model={"attention_plugin": "scaled", "attention_options": {"scale": 2}}),
         spec(model={"attention_options": {"scale": 1}}),
         spec(model={"attention_plugin": "scaled"}, parallelism={"context_parallel_size": 2}),
+        spec(model={"attention_plugin": "scaled", "kv_lora_rank": 16, "linear_attention_freq": 2}),
     ]
     said = program(site, tmp_path, REFUSED, jobs=jobs).splitlines()
     assert said[0] == "fine"
-    curve, broken, option, scale, alone, sequences = map(json.loads, said[1:-1])
+    curve, broken, option, scale, alone, sequences, others = map(json.loads, said[1:-1])
     group = "orchestrator.trackers"
     assert curve == [
         [
@@ -171,6 +172,8 @@ def test_what_cannot_be_used_is_named_and_stops_its_job_alone(program: Program, 
     assert scale[0][1].endswith("does not accept these options: scale is between 0 and 1, not 2")
     assert alone == [["model.attention_options", "no attention supports them"]]
     assert ["parallelism.context_parallel_size", "does not go with model.attention_plugin"] in sequences
+    assert ["model.attention_plugin", "does not go with model.kv_lora_rank"] in others
+    assert ["model.linear_attention_freq", "does not go with model.attention_plugin"] in others
 
 
 PREPARE = """

@@ -14,6 +14,7 @@ from pydantic import ValidationError
 
 from orchestrator.conversion.megatron import bert_and_t5
 from orchestrator.errors import UserError
+from orchestrator.fields.metadata import MegatronFlag
 from orchestrator.kernel_selection.fused_kernels import fuses_activation
 from orchestrator.migration.flag_groups.rotary_positions import LLAMA_SCALING
 from orchestrator.migration.to_megatron import to_megatron
@@ -25,16 +26,14 @@ from orchestrator.planning.training_schedule.hyperparameters import Hyperparamet
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.messages.validation import errors_in_words
 from orchestrator.spec.model import ModelSpec
+from orchestrator.spec.schema.shape import declared
 
 SAME = (
-    *("num_layers", "hidden_size", "num_attention_heads", "seq_length", "ffn_hidden_size", "kv_channels"),
-    *("make_vocab_size_divisible_by", "rotary_percent", "rotary_base", "normalization", "norm_epsilon"),
-    *("apply_layernorm_1p", "add_bias_linear", "add_qkv_bias", "qk_layernorm", "untie_embeddings_and_output_weights"),
-    "attention_output_gate",
-    *("hidden_dropout", "attention_dropout", "init_method_std", "num_experts"),
-    *("softmax_type", "glu_linear_offset", "activation_func_clamp_value"),
+    *("ffn_hidden_size", "normalization", "num_experts"),
+    *(name for name, flag in declared(MegatronFlag, ModelSpec) if flag.only is None or flag.only[1] == "rope"),
 )
-"""Arguments that are fields of the model section under the same name."""
+"""Arguments that are fields of the model section under the same name: those whose flags are for any model, and three
+that say more or less than their flags."""
 NULL_TOKENIZER = "NullTokenizer"
 """Megatron-LM's tokenizer that counts ids; an end of document comes to its --vocab-size."""
 _RENAMED = {"layernorm_epsilon": "norm_epsilon", "layernorm_zero_centered_gamma": "apply_layernorm_1p"}

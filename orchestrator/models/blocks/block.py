@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from orchestrator.models.blocks.flags import BlockFlags
     from orchestrator.models.blocks.protocols import (
         AttentionTime,
-        AttentionWeights,
         FeedForwardMemory,
         KeepingLayers,
         LayersPart,
@@ -307,10 +306,6 @@ class TokenMixer(Block):
 
     def more_launches(self, model: Any) -> ForwardBackward:
         return self.time.more_launches(model)
-
-    @cached_property
-    def weights(self) -> AttentionWeights:
-        return cast("AttentionWeights", self.part("weights"))
 
     @cached_property
     def layers(self) -> MixerLayers:

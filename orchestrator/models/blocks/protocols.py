@@ -19,7 +19,7 @@ from orchestrator.models.blocks.base import (
     Scores,
 )
 from orchestrator.models.blocks.job_fields import Job
-from orchestrator.models.blocks.weights import PublishedAttention, Shapes
+from orchestrator.models.blocks.weights import Shapes
 
 Rule: TypeAlias = Callable[[Job[Any]], Iterator[Problem]]
 """Yields what is wrong with a job. A rule that reads a field that is not known is skipped."""
@@ -115,12 +115,6 @@ class WeightsPart(Protocol):
     """`weights.py`: names and shapes in a checkpoint."""
 
     def weights(self, model: Any) -> Shapes: ...
-
-
-class AttentionWeights(WeightsPart, Protocol):
-    """The same of an attention, and names in published models."""
-
-    def published(self) -> tuple[PublishedAttention, ...]: ...
 
 
 class LayersPart(Protocol):

@@ -171,7 +171,6 @@ GATED_DELTA_NET: Final = LinearAttentionBlock(
             "linear_attention",
             "model.linear_attention_freq",
             lambda job: bool(job.model.has_linear_attention),
-            concerns_attention=False,
             rules_out={
                 "cuda_graphs": "it was not measured for linear attention",
                 "tensor_overlap": "it was not measured with linear attention",

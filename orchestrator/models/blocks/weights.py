@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from orchestrator.models.blocks.base import Matrix
 
@@ -61,23 +61,3 @@ class Rule:
     def keys(self) -> tuple[str, ...]:
         """Of all tensors that a checkpoint holds of it."""
         return tuple(f"{self.ours}.{part}" for part in self.parts) or (self.ours,)
-
-
-@dataclass(frozen=True)
-class PublishedAttention:
-    """A decoder of transformers that is a Llama but for its attention."""
-
-    name: str
-    """For people."""
-    model_type: str
-    """In config.json."""
-    architecture: str
-    """The class that loads it."""
-    rules: tuple[Rule, ...]
-    """Of its attention, and of the norm before it."""
-    sizes: Mapping[str, str] = field(default_factory=dict)
-    """Field of `model` -> key of config.json, where the value is the same."""
-    fixed: Mapping[str, Any] = field(default_factory=dict)
-    """Field of `model` -> its only value."""
-    constants: Mapping[str, Any] = field(default_factory=dict)
-    """Key of config.json -> the only value with which the two are one network."""

@@ -112,6 +112,9 @@ REFUSED: dict[tuple[str, ...], list[str]] = {
         "fields_of_other_attention model.attention_logit_softcapping"
     ],
     ("model={kv_lora_rank: 16, parallel_residual: two_norms}",): ["attention model.parallel_residual"],
+    ("model={kv_lora_rank: 16, linear_attention_freq: 2, add_bias_linear: false}",): [
+        "attention model.linear_attention_freq"
+    ],
     ("model={kv_lora_rank: 16, softmax_type: learnable}",): ["attention model.softmax_type"],
     ("model={rope_scaling: {type: linear, factor: 2, truncate: false}}",): ["rope_scaling model.rope_scaling.truncate"],
     ("model={kv_lora_rank: 16, lora: {rank: 4}}",): ["attention model.lora", "adapted_weights model.lora"],

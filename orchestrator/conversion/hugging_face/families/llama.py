@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 from orchestrator.conversion.weight_mapping import DECODER, Family
 from orchestrator.models.blocks import registry as blocks
-from orchestrator.models.blocks.weights import PublishedAttention, Rule
+from orchestrator.models.blocks.weights import Rule
 
 ATTENTION, MLP = f"{DECODER}self_attention.", f"{DECODER}mlp."
 THEIR_ATTENTION, THEIR_MLP = "model.layers.{n}.self_attn.", "model.layers.{n}.mlp."
@@ -118,19 +117,3 @@ LLAMA = Family(
     defaults=DEFAULTS,
     activations={"swiglu": ("silu",)},
 )
-
-
-def with_attention(block: str, published: PublishedAttention) -> Family:
-    """A Llama with the attention of another block of `models.blocks`."""
-    (embedding, _), (_, *rest) = FIRST, REST
-    return replace(
-        LLAMA,
-        name=published.name,
-        model_type=published.model_type,
-        architecture=published.architecture,
-        rules=(embedding, *published.rules, *rest),
-        sizes={**SIZES, **published.sizes},
-        fixed={**FIXED, **published.fixed},
-        constants={**LLAMA.constants, **published.constants},
-        attention=block,
-    )

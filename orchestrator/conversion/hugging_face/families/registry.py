@@ -9,12 +9,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from orchestrator.conversion.hugging_face.config_json import read_config, section
-from orchestrator.conversion.hugging_face.families.llama import with_attention
 from orchestrator.conversion.tensors.names import names_in
 from orchestrator.conversion.weight_mapping import Family, OneOf
 from orchestrator.errors import UserError
 from orchestrator.fields.base import Section
-from orchestrator.models.blocks.registry import ATTENTIONS
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.model import ModelSpec
 
@@ -77,23 +75,17 @@ def families_of(kind: Kind) -> Iterator[Family]:
     for module, of, names in _MODULES:
         if of == kind:
             yield from _families_in(module, names)
-    if kind == _GPT:
-        yield from _with_attentions()
 
 
 @cache
 def families() -> tuple[Family, ...]:
     """All families."""
-    return (*(each for module, _, names in _MODULES for each in _families_in(module, names)), *_with_attentions())
+    return tuple(each for module, _, names in _MODULES for each in _families_in(module, names))
 
 
 def _families_in(module: str, names: str) -> Iterator[Family]:
     loaded = importlib.import_module(f"{_FOLDER}.{module}")
     return (getattr(loaded, name) for name in names.split())
-
-
-def _with_attentions() -> Iterator[Family]:
-    return (with_attention(block.name, each) for block in ATTENTIONS for each in block.weights.published())
 
 
 def family_of_folder(folder: Path) -> Family:

@@ -78,8 +78,6 @@ def untried_with_linear_attention(job: Job[DeltaFields]) -> Iterator[Problem]:
             not FEATURES["linear_attention"].goes_with(model.family),
             "it is for architecture: gpt",
         ),
-        "model.kv_lora_rank": (model.has_latent_attention, "its other layers have grouped-query attention"),
-        "model.attention_plugin": (model.attention_plugin is not None, "its other layers have grouped-query attention"),
         "model.norm_bias": (not model.norm_bias, "it was not tried with it"),
         "model.transformer_block_type": (not model.normalizes_inputs, "its layers have norms before them"),
         "model.add_bias_linear": (model.add_bias_linear, "its projections have no biases"),

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from orchestrator.models.blocks.gated_delta_net.parameters import convolved_width, matrices
-from orchestrator.models.blocks.weights import PublishedAttention, Shapes, linears, norm
+from orchestrator.models.blocks.weights import Shapes, linears, norm
 
 if TYPE_CHECKING:
     from orchestrator.models.blocks.gated_delta_net.model_fields import DeltaFields
@@ -26,8 +26,3 @@ def weights(model: DeltaFields) -> Shapes:
         "dt_bias": heads,
         "out_norm.weight": (model.linear_value_head_dim,),
     }
-
-
-def published() -> tuple[PublishedAttention, ...]:
-    """Models that are a Llama but for this: Qwen3-Next has a family of its own."""
-    return ()

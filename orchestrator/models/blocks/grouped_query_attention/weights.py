@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from orchestrator.models.blocks.grouped_query_attention.parameters import matrices, normed_widths
-from orchestrator.models.blocks.weights import PublishedAttention, Shapes, linears, norm
+from orchestrator.models.blocks.weights import Shapes, linears, norm
 
 if TYPE_CHECKING:
     from orchestrator.models.blocks.model_fields import Fields
@@ -21,8 +21,3 @@ def weights(model: Fields) -> Shapes:
         for name, width in zip(("q_layernorm.", "k_layernorm."), normed_widths(model), strict=True):
             found |= {f"{name}weight": (width,)} if model.qk_layernorm_scope == "per_head" else norm(name, model, width)
     return found
-
-
-def published() -> tuple[PublishedAttention, ...]:
-    """Models that are a Llama but for this attention: those of `conversion/hugging_face/families/` have it all."""
-    return ()

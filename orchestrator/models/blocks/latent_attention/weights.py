@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from orchestrator.models.blocks.latent_attention.parameters import kv_rank, matrices
-from orchestrator.models.blocks.weights import PublishedAttention, Shapes, linears, norm
+from orchestrator.models.blocks.weights import Shapes, linears, norm
 
 if TYPE_CHECKING:
     from orchestrator.models.blocks.latent_attention.model_fields import LatentFields
@@ -19,8 +19,3 @@ def weights(model: LatentFields) -> Shapes:
         if model.q_lora_rank is not None:
             found |= norm("q_layernorm.", model, model.q_lora_rank)
     return found
-
-
-def published() -> tuple[PublishedAttention, ...]:
-    """Models that are a Llama but for this attention: those of `conversion/hugging_face/families/` have it all."""
-    return ()

@@ -6,12 +6,12 @@ from collections.abc import Iterator
 
 from orchestrator import plugins
 from orchestrator.errors import Problem
-from orchestrator.models.blocks.registry import FEATURES
+from orchestrator.models.blocks.registry import ATTENTIONS, FEATURES, GROUPED_QUERY
 from orchestrator.spec.job_sections import JobSections
 
 
 def attention(job: JobSections) -> Iterator[Problem]:
-    """An attention goes with some families, and with what it says that it supports."""
+    """An attention goes with some families, with what it says that it supports, and with no other one."""
     block, family = job.model.attention, job.model.family
     if not block.goes_with(family):
         others = " and ".join(each.name for each in block.families or ())
@@ -21,6 +21,10 @@ def attention(job: JobSections) -> Iterator[Problem]:
         if feature.concerns_attention and not block.supports(name) and feature.is_used(job):
             paths = (feature.path, f"model.{block.field}")
             yield Problem(f"does not go with model.{block.field}", paths, "leave one out")
+    for other in ATTENTIONS:
+        if other not in (block, GROUPED_QUERY) and other.is_used(job.model):
+            paths = (f"model.{block.field}", f"model.{other.field}")
+            yield Problem(f"does not go with model.{other.field}", paths, "leave one out")
 
 
 def attention_of_package(job: JobSections) -> Iterator[Problem]:
