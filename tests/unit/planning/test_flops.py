@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -90,6 +91,25 @@ def test_linear_attention_in_some_layers(make_job: Any) -> None:
     )
     assert model_flops(linear, 7, 512) - model_flops(plain, 7, 512) == 7 * 2 * (in_place - attention)
     assert formula(linear).startswith(formula(plain))
+
+
+@pytest.mark.parametrize("flops", ["full", "causal"])
+@pytest.mark.parametrize("rank", [None, 24])
+def test_latent_attention_says_what_is_counted(rank: int | None, flops: str, make_job: Any) -> None:
+    latent = {"kv_lora_rank": 40, "qk_head_dim": 12, "qk_pos_emb_head_dim": 6, "v_head_dim": 10, "q_lora_rank": rank}
+    more = {"add_bias_linear": False, "position_embedding_type": "rope", "activation": "swiglu", "num_layers": 3}
+    job = make_job(model={**latent, **more, "ffn_hidden_size": 100}, throughput={"flops": flops})
+    whole, matrices, scores, queries = re.match(
+        r"(.*?); .*latent attention h\*\(q\+2\*k\) \+ q\*h is (.*), and the q of q\*s is (.*?);.* is (.*)$",
+        formula(job),
+    ).groups()
+    if rank is not None:
+        matrices = matrices.replace("h*a*(n+e)", queries)
+    said = whole.replace("q*s", f"{scores}*s").replace("h*(q+2*k) + q*h", matrices)
+    model = job.model
+    names = {"T": 7, "L": 3, "h": model.hidden_size, "a": model.num_attention_heads, "n": 12, "e": 6, "u": 10, "z": 40}
+    names |= {"y": rank, "m": 3, "f": 100, "s": model.seq_length, "V": 512}
+    assert model_flops(job, 7, 512) == pytest.approx(eval(said, names), rel=1e-12)
 
 
 def test_grouped_queries_and_a_gate(make_job: Any) -> None:

@@ -9,6 +9,12 @@ from orchestrator.models.blocks.base import Matrix, Scores, norm_parameters
 if TYPE_CHECKING:
     from orchestrator.models.blocks.latent_attention.model_fields import LatentFields
 
+FORMULA = (
+    "in a layer with latent attention h*(q+2*k) + q*h is h*a*(n+e) + h*(z+e) + z*a*(n+u) + a*u*h, and the q of q*s is "
+    "a*(n+e+u)/2; a heads, n, e and u widths of the unrotated and the rotated part of a head's key and of its value, z "
+    "the rank of keys and values; with a rank y of queries h*a*(n+e) is h*y + y*a*(n+e)"
+)
+
 
 def kv_rank(model: LatentFields) -> int:
     """Width of the latent of keys and values."""
