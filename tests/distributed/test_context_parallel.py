@@ -92,7 +92,7 @@ def trained(
     """Of each layout, and of one process with the mean over each micro-batch and over the tokens of the whole batch."""
     jobs: dict[str | bool, JobSpec] = {per_token: job("one", {}, per_token) for per_token in (False, True)}
     jobs |= {name: job(name, LAYOUTS[name], "per-token" in name) for name in selected(request, "name")}
-    return TrainedTogether(ranks, tmp_path_factory.mktemp("trained"), jobs, masked)
+    return TrainedTogether(ranks, tmp_path_factory.mktemp("trained"), jobs, masked, WEIGHTS_ALONE)
 
 
 @pytest.fixture(scope="module")

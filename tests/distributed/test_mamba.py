@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from support import mamba_stub
-from support.faults import Ranks
+from support.faults import WEIGHTS_ALONE, Ranks
 from support.trained_together import TrainedTogether, selected
 from support.trained_weights import weights_apart
 from support.training import events, largest_difference, layout, losses, make_run, tiny_job, values
@@ -78,7 +78,8 @@ def trained(
 ) -> TrainedTogether[str]:
     """The jobs at their layouts."""
     jobs = {name: hybrid(name, LAYOUTS[name]) for name in selected(request, "name")}
-    return TrainedTogether(ranks, tmp_path_factory.mktemp("layouts"), {"one": hybrid("one", {}), **jobs}, stubs)
+    jobs["one"] = hybrid("one", {})
+    return TrainedTogether(ranks, tmp_path_factory.mktemp("layouts"), jobs, stubs, WEIGHTS_ALONE)
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.faults import Ranks
+from support.faults import UNSAVED, Ranks
 from support.trained_together import TrainedTogether
 from support.training import largest_difference, layout, losses, tiny_job, values
 
@@ -52,7 +52,7 @@ def job(name: str, fused: bool, model: dict[str, Any], parallelism: dict[str, An
 def test_the_same_gradients(name: str, ranks: Ranks, inject: Callable[[str], Path], tmp_path: Path) -> None:
     plain, fused = (job(kind, kind == "fused", *CASES[name]) for kind in ("plain", "fused"))
     counted = inject(COUNTED)
-    trained = TrainedTogether(ranks, tmp_path, {"plain": plain, "fused": fused}, counted)
+    trained = TrainedTogether(ranks, tmp_path, {"plain": plain, "fused": fused}, counted, UNSAVED)
     one, other = trained["plain"], trained["fused"]
     assert not (one.path / "products").exists()
     rows, columns = zip(*(line.split() for line in (other.path / "products").read_text().splitlines()), strict=True)

@@ -28,9 +28,11 @@ import threading
 import time
 import traceback
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from support.started import Started
 
 _SECONDS_TO_END = 10.0
 _FIRST_PORT = 10_000
@@ -41,35 +43,6 @@ _FORKED = Path(__file__).parent / "forked"
 _TESTS = Path(__file__).parents[1]
 ROOM = "ROOM_FOR_VARIABLES"
 _CHANCE = random.SystemRandom()  # the tests of several processes must not draw the same
-
-
-@dataclass(frozen=True)
-class Started:
-    """Ranks that were started. The exit code is in the file `done` when all have ended."""
-
-    supervisor: int
-    ranks: list[int]
-    done: Path
-
-    def poll(self) -> int | None:
-        """0 when every rank succeeded, 1 when one did not, None while some run."""
-        return int(self.done.read_text()) if self.done.exists() else None
-
-    def wait(self, timeout: float = 240) -> int:
-        """The exit code; on time-out everything is killed."""
-        deadline = time.monotonic() + timeout
-        while (code := self.poll()) is None:
-            if time.monotonic() > deadline:
-                self.signal(signal.SIGKILL)
-                raise TimeoutError(f"the ranks did not end within {timeout} s")
-            time.sleep(0.01)
-        return code
-
-    def signal(self, number: int) -> None:
-        """Send a signal to every rank."""
-        for pid in self.ranks:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, number)
 
 
 class RankStarter:
@@ -117,6 +90,8 @@ class RankStarter:
         executes first. When a rank fails, the others have `seconds_to_end`. With `per_node` every so many ranks take
         themselves for a node: those of several nodes share this machine's GPUs. `chooses_core`: they do themselves.
         """
+        from support.started import Started
+
         with self._one_at_a_time:
             self._count += 1
             done = self._scratch / f"done-{self._count}"

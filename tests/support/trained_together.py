@@ -38,14 +38,17 @@ class TrainedTogether(Generic[Key]):
         folder: Path,
         jobs: Mapping[Key, JobSpec],
         inject: Path | Callable[[Key], Path | None] | None = None,
+        saved: Path | None = None,
     ) -> None:
-        """`inject`: executed by each rank before its first job; where jobs differ in it, what it is for each."""
+        """`inject`: executed by each rank before its first job; where jobs differ in it, what it is for each. `saved`:
+        UNSAVED or WEIGHTS_ALONE, where no job saves all and `inject` is something else.
+        """
         self._ranks, self._trained = ranks, set[tuple[int, Path | None]]()
         self._jobs = jobs
         injected = {key: inject(key) if callable(inject) else inject for key in jobs}
-        self._saved = {key: each for key, each in injected.items() if each in SAVED_LESS}
+        self._saved = {key: each if each in SAVED_LESS else saved for key, each in injected.items()}
         self._groups = {
-            key: (job.world_size, None if key in self._saved else injected[key]) for key, job in jobs.items()
+            key: (job.world_size, None if injected[key] in SAVED_LESS else injected[key]) for key, job in jobs.items()
         }
         self._runs = {key: make_run(folder / str(number), job) for number, (key, job) in enumerate(jobs.items())}
 

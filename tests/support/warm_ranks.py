@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import select
 import signal
 import time
 import weakref
@@ -31,31 +32,28 @@ class _Processes:
 
     def __init__(self, starter: RankStarter, folder: Path, size: int, inject: Path | None) -> None:
         folder.mkdir()
-        self.size, self._folder, self._asked = size, folder, 0
-        self._pipes = []
-        for rank in range(size):
-            os.mkfifo(folder / f"ask-{rank}")
-            # For reading as well, so that it can be opened before its rank does.
-            self._pipes.append(os.open(folder / f"ask-{rank}", os.O_RDWR))
+        self.size = size
+        self._pipes = [_pipe(folder / f"ask-{rank}") for rank in range(size)]
+        self._done = _pipe(folder / "done")
         self._started = starter.start(folder, size, program=_PROGRAM, inject=inject, chooses_core=True)
+        self._ended = self._started.watched()
 
     def train(self, run: RunDir, launch_id: str, saved: Path | None, seconds: float) -> bool:
         """Whether all ranks came to the end; the processes have ended where they did not."""
-        number, self._asked = self._asked, self._asked + 1
-        done = [self._folder / f"done-{number}-{rank}" for rank in range(self.size)]
         job = {"run_dir": str(run.path), "launch_id": launch_id, "saved": str(saved or "")}
         with _core_of_its_own() as core:
             line = json.dumps({**job, "port": str(free_port()), "core": core}) + "\n"
             for pipe in self._pipes:
                 os.write(pipe, line.encode())
-            deadline = time.monotonic() + seconds
-            while not all(path.exists() for path in done):
-                if self._started.poll() is not None:
-                    return all(path.exists() for path in done)
-                if time.monotonic() > deadline:
+            deadline, left = time.monotonic() + seconds, self.size
+            while left:
+                told = select.select([self._done, self._ended], [], [], max(0.0, deadline - time.monotonic()))[0]
+                if not told:
                     self._started.signal(signal.SIGKILL)
                     raise TimeoutError(f"the ranks did not end within {seconds:.0f} s")
-                time.sleep(0.01)
+                if self._done not in told:
+                    return False
+                left -= len(os.read(self._done, left))
         return True
 
     def end(self) -> None:
@@ -63,6 +61,14 @@ class _Processes:
         for pipe in self._pipes:
             os.close(pipe)
         self._started.wait(30)
+        os.close(self._done)
+        os.close(self._ended)
+
+
+def _pipe(path: Path) -> int:
+    """For both reading and writing, so that it can be opened before another process does."""
+    os.mkfifo(path)
+    return os.open(path, os.O_RDWR)
 
 
 class WarmRanks:

@@ -104,22 +104,22 @@ class Tokenizer(ABC):
         """The id that ends a document; None when it has none."""
         return self._eod
 
-    @property
+    @cached_property
     def pad(self) -> int:
         """The id that fills up a sample. Raises UserError when the tokenizer has none, as do those below."""
         return self._masked_lm_token("pad")
 
-    @property
+    @cached_property
     def cls(self) -> int:
         """The id that begins a sample."""
         return self._masked_lm_token("cls")
 
-    @property
+    @cached_property
     def sep(self) -> int:
         """The id that ends a part of a sample."""
         return self._masked_lm_token("sep")
 
-    @property
+    @cached_property
     def mask(self) -> int:
         """The id in place of what is to be predicted."""
         return self._masked_lm_token("mask")

@@ -11,7 +11,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -154,8 +154,9 @@ def _read(name: str, path: Path) -> Device:
     return calibrated(name, base, profile)
 
 
+@lru_cache(maxsize=16)
 def shipped(name: str) -> Device | None:
-    """A device as `devices.json` describes it, never calibrated; None where it is unknown."""
+    """A device as `devices.json` describes it, never calibrated; None where it is unknown. Each step asks for one."""
     plain = _plain(name)
     for device, _ in _shipped():
         if _plain(device.name) == plain:
