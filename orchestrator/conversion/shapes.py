@@ -13,7 +13,7 @@ from orchestrator.conversion.weight_mapping import (
     Weight,
     stack_of,
 )
-from orchestrator.models.blocks.block import Block
+from orchestrator.models.blocks.block import Branch
 from orchestrator.models.blocks.experts.weights import OF_EACH
 from orchestrator.models.blocks.grouped_query_attention.parameters import cross_matrices
 from orchestrator.models.blocks.registry import MULTI_TOKEN_PREDICTION, RESIDUAL_STREAM
@@ -109,7 +109,7 @@ def _layer(model: ModelSpec, layer: Layer) -> Shapes:
     return found
 
 
-def _branch(model: ModelSpec, block: Block) -> Shapes:
+def _branch(model: ModelSpec, block: Branch) -> Shapes:
     return {
         f"{block.prefix}{name}": (model.expert_count, *shape) if name.startswith(OF_EACH) else shape
         for name, shape in block.weights.weights(model).items()

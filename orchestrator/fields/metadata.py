@@ -92,6 +92,14 @@ class ListedAfter(Metadata):
         self.field = field
 
 
+class NotOfNetwork(Metadata):
+    """Of a field of `model` that does not say which network it is: most often how one is trained. A job that goes on
+    from a checkpoint of Megatron-LM's may differ in it. What acts at the start alone (resume.py) needs no mark.
+    """
+
+    __slots__ = ()
+
+
 class NoMegatronFlag(Metadata):
     """Why Megatron-LM has no flag for a field, or for any of a section."""
 

@@ -49,6 +49,14 @@ class UnlessExpertsChangeFormat(OnResume):
         return EXPERT_PRODUCTS if experts_change_format else self._rule(old, new)
 
 
+class AtTheStart(OnResume):
+    """Of a field that acts where a run starts, and wherever a change is safe never again: it does not affect a run that
+    goes on, but who edits the field usually wants another training.
+    """
+
+    __slots__ = ()
+
+
 def safe(reason: str) -> Meaning:
     """The losses agree with those of the unchanged run up to rounding."""
     return Meaning("safe", reason)
@@ -62,6 +70,11 @@ def trajectory(reason: str) -> Meaning:
 def forbidden(reason: str) -> Meaning:
     """The run cannot go on as the changed job, most often because its checkpoint does not fit."""
     return Meaning("forbidden", reason)
+
+
+def at_the_start(reason: str) -> AtTheStart:
+    """It acts there alone."""
+    return AtTheStart(lambda old, new: safe(reason))
 
 
 GLOBAL_BATCH = trajectory("each step sees another number of samples")
@@ -88,7 +101,8 @@ MISSING_DATA = safe("only how a missing data set would be made changes")
 RECOMPUTED = safe("recomputation gives the same values")
 GIVING_UP = safe("only when the job gives up changes")
 NOT_BITWISE = safe("losses agree, not bitwise")
-INITIAL = safe("weights are initialised once, and they are in the checkpoint")
+ORIGIN = at_the_start("where the weights came from: the run goes on from its own checkpoint")
+INITIAL = at_the_start("weights are initialised once, and they are in the checkpoint")
 
 
 @OnResume
@@ -147,7 +161,7 @@ def distributed_optimizer(old: JobSections, new: JobSections) -> Meaning:
     return safe("the state is read either way; losses agree, not bitwise")
 
 
-@OnResume
+@AtTheStart
 def seed(old: JobSections, new: JobSections) -> Meaning:
     if old.model.hidden_dropout == old.model.attention_dropout == 0.0:
         return safe("weights are in the checkpoint, and there is no dropout")

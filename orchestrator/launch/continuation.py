@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.errors import SpecError, UserError
+from orchestrator.fields.resume import AtTheStart
 from orchestrator.kernel_selection.changes import diff_jobs
 from orchestrator.launch.runs import refuse_lost_spec, specs_named, written_of
 from orchestrator.launch.states.run_states import RunStatus, last_iteration, readable_statuses
@@ -23,12 +24,10 @@ from orchestrator.run_directory.runs_folder import RUN_ID
 from orchestrator.spec.documents.field_names import overridden
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import load_resolved
-from orchestrator.spec.schema.diff import Change
+from orchestrator.spec.schema.diff import Change, on_resume
 from orchestrator.spec.schema.shape import shape_at
 
 _LENGTHS = ("schedule.train_iters", "schedule.train_samples", "schedule.train_tokens")
-_OF_THE_START = ("runtime.seed", "model.init_method_std", "checkpoint.pretrained", "checkpoint.upcycle")
-"""Safe for a run that continues, which they no longer affect; but who edits them usually wants another training."""
 _OVERRIDE = re.compile(r"^# --set (.*)$", re.MULTILINE)
 """How the text of a spec tells what was set on the command line."""
 
@@ -106,7 +105,9 @@ def is_settled(changes: Sequence[Change], old: JobSpec, new: JobSpec, status: Ru
     """Whether a run goes on with these changes unasked: they are safe, or it has completed and is made longer."""
     longer = status.state == "completed" and BatchSchedule.of(new).train_samples > BatchSchedule.of(old).train_samples
     return all(
-        longer if change.path in _LENGTHS else change.kind == "safe" and change.path not in _OF_THE_START
+        longer
+        if change.path in _LENGTHS
+        else change.kind == "safe" and not isinstance(on_resume(change.path), AtTheStart)
         for change in changes
     )
 

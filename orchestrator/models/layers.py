@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple
 
 from orchestrator.errors import UserError
 from orchestrator.models.blocks.base import LayerSetup, Matrix
-from orchestrator.models.blocks.block import Block, PredictionBlock, TokenMixer
+from orchestrator.models.blocks.block import Block, Branch, PredictionBlock, TokenMixer
 from orchestrator.models.blocks.registry import (
     ATTENTIONS,
     BLOCKS,
@@ -19,7 +19,7 @@ from orchestrator.models.blocks.registry import (
     attention_of,
 )
 
-Layer = tuple[Block, ...]
+Layer = tuple[Branch, ...]
 """Its blocks, in the order in which they are computed: each a branch of the residual stream, with a norm before it."""
 
 
@@ -28,7 +28,7 @@ class Mixer(NamedTuple):
 
     name: str
     """For people."""
-    block_of: Callable[[Any], Block]
+    block_of: Callable[[Any], Branch]
     """From the model."""
 
 
@@ -50,7 +50,7 @@ def layers(model: Any) -> tuple[Layer, ...]:
 
 
 @cache  # the tuner asks again for each layout
-def _of_transformer(attention: Block, are_linear: tuple[bool, ...], are_routed: tuple[bool, ...]) -> tuple[Layer, ...]:
+def _of_transformer(attention: Branch, are_linear: tuple[bool, ...], are_routed: tuple[bool, ...]) -> tuple[Layer, ...]:
     kinds = ((attention, MLP), (attention, EXPERTS)), ((GATED_DELTA_NET, MLP), (GATED_DELTA_NET, EXPERTS))
     both = zip(are_linear, are_routed, strict=False)  # of a job that is legal as many
     return tuple(kinds[is_linear][is_routed] for is_linear, is_routed in both)
@@ -77,7 +77,7 @@ def blocks_of(model: Any) -> tuple[Block, ...]:
     return (attention_of(model), *(block for block in BLOCKS if block not in ATTENTIONS))
 
 
-def blocks_in_layers(model: Any) -> tuple[Block, ...]:
+def blocks_in_layers(model: Any) -> tuple[Branch, ...]:
     """Those that some layers have, each once."""
     return tuple(dict.fromkeys(block for layer in dict.fromkeys(layers(model)) for block in layer))
 

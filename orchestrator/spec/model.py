@@ -5,7 +5,14 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from orchestrator.fields import resume
-from orchestrator.fields.metadata import AlsoCalled, HashedIfChanged, MegatronFlag, NoMegatronFlag, ShortName
+from orchestrator.fields.metadata import (
+    AlsoCalled,
+    HashedIfChanged,
+    MegatronFlag,
+    NoMegatronFlag,
+    NotOfNetwork,
+    ShortName,
+)
 from orchestrator.fields.order import in_listed_order
 from orchestrator.fields.values import Fraction, Plain, PluginName, Positive, PositiveNumber, Size, Text, empty_dict
 from orchestrator.models.blocks.registry import AttentionBlock, BlockFields, attention_of
@@ -31,6 +38,7 @@ class ModelSpec(BlockFields):
     preset: Annotated[
         Text | None,
         resume.safe("a preset only fills in fields, which are compared themselves"),
+        NotOfNetwork(),
         AlsoCalled("model_name"),
         NoMegatronFlag("its values are flags"),
     ] = None
@@ -50,6 +58,7 @@ class ModelSpec(BlockFields):
     seq_length: Annotated[
         Positive,
         resume.sequence,
+        NotOfNetwork(),
         ShortName("seq"),
         AlsoCalled("encoder_seq_length seq_len max_seq_len max_seq_length sequence_length block_size n_ctx"),
         MegatronFlag(old_names=("encoder-seq-length",)),
@@ -62,10 +71,10 @@ class ModelSpec(BlockFields):
     ] = 0
     """BERT: rows of the table of learned positions before that of the first token: RoBERTa has two, up to that of
     padding."""
-    vocab_size: Annotated[Positive | None, resume.VOCABULARY, AlsoCalled("padded_vocab_size")] = None
+    vocab_size: Annotated[Positive | None, resume.VOCABULARY, NotOfNetwork(), AlsoCalled("padded_vocab_size")] = None
     """Tokens in the vocabulary before padding; read from the tokenizer by default."""
     make_vocab_size_divisible_by: Annotated[
-        Positive, resume.VOCABULARY, AlsoCalled("pad_vocab_size_to"), MegatronFlag()
+        Positive, resume.VOCABULARY, NotOfNetwork(), AlsoCalled("pad_vocab_size_to"), MegatronFlag()
     ] = 128
     """The vocabulary is padded to a multiple of this times the tensor-parallel size."""
     position_embedding_type: Annotated[
@@ -154,7 +163,7 @@ class ModelSpec(BlockFields):
     ] = 0.0
     """mamba: fraction of MLP layers, evenly spaced between the others."""
     hidden_dropout: Annotated[
-        Fraction, resume.LOGIC, AlsoCalled("dropout resid_pdrop embd_pdrop"), MegatronFlag(default=0.1)
+        Fraction, resume.LOGIC, NotOfNetwork(), AlsoCalled("dropout resid_pdrop embd_pdrop"), MegatronFlag(default=0.1)
     ] = 0.0
     """Dropout on the residual branches and embeddings."""
     lora: Annotated[LoraSpec | None, AlsoCalled("peft peft_config lora_config")] = None

@@ -14,7 +14,8 @@ from pydantic import ValidationError
 
 from orchestrator.conversion.megatron import bert_and_t5
 from orchestrator.errors import UserError
-from orchestrator.fields.metadata import MegatronFlag
+from orchestrator.fields.metadata import MegatronFlag, NotOfNetwork
+from orchestrator.fields.resume import AtTheStart
 from orchestrator.kernel_selection.fused_kernels import fuses_activation
 from orchestrator.migration.flag_groups.rotary_positions import LLAMA_SCALING
 from orchestrator.migration.to_megatron import to_megatron
@@ -148,12 +149,7 @@ def _window(arguments: Mapping[str, Any], family: ModelFamily) -> dict[str, Any]
     return {"sliding_window": size[0] + 1, **({"window_attn_skip_freq": skip} if skip else {})}
 
 
-_NO_NETWORK = frozenset(
-    (
-        *("preset", "seq_length", "vocab_size", "make_vocab_size_divisible_by", "hidden_dropout", "init_method_std"),
-        *("vision", *(name for flags in block_flags() for name in flags.of_training)),
-    )
-)
+_NO_NETWORK = {"vision"}.union(name for kind in (NotOfNetwork, AtTheStart) for name, _ in declared(kind, ModelSpec))
 """What may be another in a job that goes on from a checkpoint; images are refused for themselves."""
 
 

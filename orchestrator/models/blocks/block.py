@@ -44,27 +44,9 @@ if TYPE_CHECKING:
 
 
 class Block:
-    """A branch of the residual stream, behind a norm. All of this is asked of every block; what a class does not say is
-    as it stands here.
+    """A part of a network, as a folder says it. All of this is asked of every block; what a class does not say is as it
+    stands here.
     """
-
-    prefix = ""
-    """What names of its weights begin with in a layer's; nothing for what is no branch in a layer's list."""
-    recomputed_as: Literal["mlp", "moe"] | None = None
-    """Its name in `runtime.recompute_modules`; None where it is not recomputed as a whole."""
-    norm_is_module = False
-    """Whether the norm before it is a module of its own in Transformer Engine's layers too."""
-    has_activation = False
-    """Whether the model's activation is between its matrices."""
-    counts_mlp = False
-    """Whether the plan counts with it what an MLP takes beside its matrices: for each attention once, in a hybrid too,
-    where either is a layer by itself."""
-    outweighs_attention = False
-    """Whether its backward pass is taken to need more memory than that of any attention in its layer."""
-    communicators = 0
-    """Of groups of ranks that sum up its gradients, and their norm, apart from all others, whatever their size."""
-    recomputes_itself = False
-    """Whether its backward pass computes again what is between its matrices, in memory that it takes for that."""
 
     def __init__(self, name: str, *, declares: str = "", offers: tuple[Feature, ...] = ()) -> None:
         self.name = name
@@ -88,19 +70,6 @@ class Block:
         return cast("RulesPart", self.part("rules"))
 
     @cached_property
-    def parameters(self) -> ParametersPart:
-        return cast("ParametersPart", self.part("parameters"))
-
-    @property
-    def formula(self) -> str:
-        """What of its FLOPs the formula of a decoder does not say, by `FORMULA` in parameters.py."""
-        return str(getattr(self.parameters, "FORMULA", ""))
-
-    @cached_property
-    def memory(self) -> MemoryPart:
-        return cast("MemoryPart", self.part("memory"))
-
-    @cached_property
     def weights(self) -> WeightsPart:
         return cast("WeightsPart", self.part("weights"))
 
@@ -114,10 +83,6 @@ class Block:
         """
         return self.layers.settings(model, setup)
 
-    def layers_behind(self, model: Any) -> int:
-        """Layers that it adds behind the last one, each of which embeds a further token and predicts the one after."""
-        return 0
-
     def at_inference(self, drafts: int) -> dict[str, Any]:
         """Fields of a model that generates, which a training has otherwise; so many tokens are drafted at a time."""
         return {}
@@ -128,6 +93,49 @@ class Block:
 
     def prepare(self, chunks: Iterable[Any], model: Any) -> None:
         """Change its modules in built model chunks, where megatron-core builds them otherwise."""
+
+    def part(self, name: str) -> Any:
+        """A module of its folder."""
+        return importlib.import_module(f"orchestrator.models.blocks.{self.name}.{name}")
+
+
+class Branch(Block):
+    """A branch of the residual stream, behind a norm. All of this is asked of every branch."""
+
+    prefix = ""
+    """What names of its weights begin with in a layer's; nothing for what is no branch in a layer's list."""
+    recomputed_as: Literal["mlp", "moe"] | None = None
+    """Its name in `runtime.recompute_modules`; None where it is not recomputed as a whole."""
+    norm_is_module = False
+    """Whether the norm before it is a module of its own in Transformer Engine's layers too."""
+    has_activation = False
+    """Whether the model's activation is between its matrices."""
+    counts_mlp = False
+    """Whether the plan counts with it what an MLP takes beside its matrices: for each attention once, in a hybrid too,
+    where either is a layer by itself."""
+    outweighs_attention = False
+    """Whether its backward pass is taken to need more memory than that of any attention in its layer."""
+    communicators = 0
+    """Of groups of ranks that sum up its gradients, and their norm, apart from all others, whatever their size."""
+    recomputes_itself = False
+    """Whether its backward pass computes again what is between its matrices, in memory that it takes for that."""
+
+    @cached_property
+    def parameters(self) -> ParametersPart:
+        return cast("ParametersPart", self.part("parameters"))
+
+    @property
+    def formula(self) -> str:
+        """What of its FLOPs the formula of a decoder does not say, by `FORMULA` in parameters.py."""
+        return str(getattr(self.parameters, "FORMULA", ""))
+
+    @cached_property
+    def memory(self) -> MemoryPart:
+        return cast("MemoryPart", self.part("memory"))
+
+    def layers_behind(self, model: Any) -> int:
+        """Layers that it adds behind the last one, each of which embeds a further token and predicts the one after."""
+        return 0
 
     def keep(self, layer: Any, with_cache: Callable[[Any], Any]) -> Any:
         """Let a built layer keep what later tokens need of it; the module that is to be handed the cache, or None."""
@@ -184,12 +192,8 @@ class Block:
 
         return NOTHING
 
-    def part(self, name: str) -> Any:
-        """A module of its folder."""
-        return importlib.import_module(f"orchestrator.models.blocks.{self.name}.{name}")
 
-
-class FeedForwardBlock(Block):
+class FeedForwardBlock(Branch):
     """What computes on each token by itself."""
 
     prefix = "mlp."
@@ -243,7 +247,7 @@ class RoutedBlock(FeedForwardBlock):
         return self.memory.buffers(model, shape)
 
 
-class StateSpaceBlock(Block):
+class StateSpaceBlock(Branch):
     """What passes a state from token to token."""
 
     prefix = "mixer."
@@ -263,7 +267,7 @@ class StateSpaceBlock(Block):
         return self.layers.keep(layer, with_cache)
 
 
-class PredictionBlock(Block):
+class PredictionBlock(Branch):
     """What joins a hidden state and the embedding of a further token, before a layer that predicts the next one."""
 
     def layers_behind(self, model: Any) -> int:
@@ -283,7 +287,7 @@ class PredictionBlock(Block):
         return self.time.gathered(model, tp)
 
 
-class TokenMixer(Block):
+class TokenMixer(Branch):
     """What is in the place of self-attention in a transformer's layer."""
 
     title = "attention"

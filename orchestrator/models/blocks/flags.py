@@ -162,8 +162,6 @@ class BlockFlags:
     """Arguments of checkpoints that, when they are set, make a network which is not imported -> what it has."""
     imported: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Values of these with which it is imported."""
-    of_training: tuple[str, ...] = ()
-    """Fields of it that decide how a network is trained, and not which one it is."""
     network: Callable[[Any], dict[str, Any]] = lambda model: {}
     """Fields of a model that decide its network and may be written in several ways, each in one of these; None for what
     the network does not depend on."""

@@ -1,4 +1,4 @@
-"""What is asked of a block's parts. For the type checker: nothing imports it when it runs."""
+"""What is asked of a block's parts. For the type checker and a test: nothing else imports it when it runs."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from orchestrator.models.blocks.base import Matrix
-from orchestrator.models.blocks.block import Block
+from orchestrator.models.blocks.block import Branch
 from orchestrator.models.blocks.grouped_query_attention.parameters import rotated_layers
 from orchestrator.models.layers import layers, prediction_layers
 from orchestrator.planning.layout.chunk_layers import kinds_of
@@ -19,7 +19,7 @@ def layers_flops(model: ModelSpec, *, causal: bool = False) -> float:
     return sum(count * sum(_block_flops(model, block, causal) for block in layer) for layer, count in kinds)
 
 
-def _block_flops(model: ModelSpec, block: Block, causal: bool) -> float:
+def _block_flops(model: ModelSpec, block: Branch, causal: bool) -> float:
     matrices = block.parameters.matrices(model)
     routes = any(each.routing is not None for each in matrices)
     # Megatron-LM counts no routers.

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 
-from orchestrator.models.blocks.block import Block
+from orchestrator.models.blocks.block import Branch
 from orchestrator.models.layers import Layer, layers, prediction_layers
 from orchestrator.planning.layout.topology import layers_of_stages
 from orchestrator.spec.job import JobSpec
@@ -14,7 +14,7 @@ from orchestrator.spec.layout.stages import layers_of_chunks
 
 Kinds = tuple[tuple[Layer, int], ...]
 """Of a model chunk: each kind of its layers, and how many of it."""
-Shares = dict[Block, float]
+Shares = dict[Branch, float]
 """Of the layers of a chunk: which share has each block."""
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from orchestrator.kernel_selection.experts import groups_experts, joins_expert_mlp
 from orchestrator.kernel_selection.fused_kernels import gate_in_one_kernel, rotates_projection
 from orchestrator.models.blocks.base import CoreKernels, RankShape
-from orchestrator.models.blocks.block import Block
+from orchestrator.models.blocks.block import Branch
 from orchestrator.models.blocks.registry import MLP
 from orchestrator.models.blocks.residual_stream import memory as residual_stream
 from orchestrator.models.layers import Layer
@@ -67,12 +67,12 @@ def saved_by_layer(job: JobSpec, layer: Layer, sizes: RankShape, kernels: CoreKe
     return kept - residual_stream.saved_once(job.model, sizes)
 
 
-def is_recomputed(job: JobSpec, block: Block) -> bool:
+def is_recomputed(job: JobSpec, block: Branch) -> bool:
     """Whether a block keeps nothing of its own: it is computed once more in the backward pass."""
     return block.recomputed_as in job.runtime.recomputed_modules
 
 
-def _norm_is_module(job: JobSpec, block: Block, layers: Layers) -> bool:
+def _norm_is_module(job: JobSpec, block: Branch, layers: Layers) -> bool:
     """In Transformer Engine's layers most norms with a bias before a linear are a part of that, and not recomputed
     alone.
     """

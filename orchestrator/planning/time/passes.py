@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 
 from orchestrator.kernel_selection.chunked_loss import tokens_of_chunk
 from orchestrator.models.blocks.base import FP32, NOTHING, ForwardBackward, Matrix
-from orchestrator.models.blocks.block import Block
+from orchestrator.models.blocks.block import Branch
 from orchestrator.models.layers import Layer, matrices_of
 from orchestrator.models.layers import layers as layers_of
 from orchestrator.planning.layout.chunk_layers import Shares
@@ -83,7 +83,7 @@ def _linears(setting: Setting, layer: Layer) -> list[Linear]:
     return split((each for each in every if each.routing is None and each.parallel != "replicated"), setting.tp)
 
 
-def _core(setting: Setting, block: Block) -> Pass:
+def _core(setting: Setting, block: Branch) -> Pass:
     """Attention, where a block has scores."""
     model, scores = setting.model, block.scores(setting.model)
     if scores is None:
@@ -108,13 +108,13 @@ def _core(setting: Setting, block: Block) -> Pass:
     return Pass({"attention": attention.forward}, {"attention": attention.backward})
 
 
-def _exchanged(setting: Setting, block: Block) -> Pass:
+def _exchanged(setting: Setting, block: Branch) -> Pass:
     """What ranks bring each other between the matrices of a block."""
     exchange = add(_context_exchange(setting, block), _gathered(setting, block))
     return Pass(exchange, exchange)
 
 
-def _routed(setting: Setting, block: Block) -> Pass:
+def _routed(setting: Setting, block: Branch) -> Pass:
     """Tokens that a block routes to experts, brought to them, computed and brought back."""
     products, routers, casts, routed = NOTHING, NOTHING, NOTHING, setting.routed(block)
     if routed is None:
@@ -134,7 +134,7 @@ def _routed(setting: Setting, block: Block) -> Pass:
     )
 
 
-def _replicated(setting: Setting, block: Block) -> Pass:
+def _replicated(setting: Setting, block: Branch) -> Pass:
     """Matrices that tensor-parallel ranks have whole, for their own tokens; routers are counted with their experts."""
     products = NOTHING
     if setting.routed(block) is None:
@@ -145,7 +145,7 @@ def _replicated(setting: Setting, block: Block) -> Pass:
     return Pass({"gemm": products.forward}, {"gemm": products.backward}) if products != NOTHING else _NOTHING
 
 
-def _scan(setting: Setting, block: Block) -> Pass:
+def _scan(setting: Setting, block: Branch) -> Pass:
     """Convolution, scan and norm, where a block has a scan: the slower of moving and computing, and what operations on
     chunks move in its place.
     """
@@ -216,7 +216,7 @@ def linear_passes(setting: Setting, linears: Sequence[Linear], dtype: str, *, ov
     return Pass({**found.forward, "memory_bound": casts.forward}, {**found.backward, "memory_bound": casts.backward})
 
 
-def _context_exchange(setting: Setting, block: Block) -> Parts:
+def _context_exchange(setting: Setting, block: Branch) -> Parts:
     """Context parallelism: every rank needs all keys and values, or all tokens of its heads; and their gradients come
     back the same way. Of what goes to one rank each, as much passes through a rank as if its own were gathered.
     """
@@ -227,7 +227,7 @@ def _context_exchange(setting: Setting, block: Block) -> Parts:
     return {"context_parallel": group.gather_seconds(setting.tokens * elements / setting.tp * setting.size)}
 
 
-def _gathered(setting: Setting, block: Block) -> Parts:
+def _gathered(setting: Setting, block: Branch) -> Parts:
     """What tensor-parallel ranks gather between the matrices of a block."""
     gathered = block.gathered(setting.model, setting.tp)
     if not gathered:

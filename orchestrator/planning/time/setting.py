@@ -8,7 +8,7 @@ from functools import cached_property
 from orchestrator.kernel_selection.experts import joins_expert_mlp
 from orchestrator.kernel_selection.fused_kernels import rotates_projection
 from orchestrator.models.blocks.base import Matrix, RankShape, RoutedTokens
-from orchestrator.models.blocks.block import Block
+from orchestrator.models.blocks.block import Branch
 from orchestrator.planning.hardware.devices import Device
 from orchestrator.planning.memory.layer_activations import rank_shape
 from orchestrator.planning.time.kernels.accesses import Kernels
@@ -78,7 +78,7 @@ class Setting:
         """Format of the products of experts: kernels of the runtime's cast nothing."""
         return self.dtype if self.joins_experts else self.products
 
-    def routed(self, block: Block) -> RoutedTokens | None:
+    def routed(self, block: Branch) -> RoutedTokens | None:
         """What a block brings to experts."""
         return block.routed(self.model, self.shape)
 

@@ -21,7 +21,7 @@ from megatron.core.transformer.transformer_block import TransformerBlockSubmodul
 from megatron.core.transformer.transformer_config import TransformerConfig
 from megatron.core.transformer.transformer_layer import get_transformer_layer_offset
 
-from orchestrator.models.blocks.block import Block
+from orchestrator.models.blocks.block import Branch
 from orchestrator.models.blocks.registry import MLP, STATE_SPACE
 from orchestrator.models.blocks.state_space.layers import go_on
 from orchestrator.models.layers import Layer
@@ -79,7 +79,7 @@ def block_spec(
     whole = block_spec_function(layers)(config, vp_stage)
     first, count = get_transformer_layer_offset(config, vp_stage), get_num_layers_to_build(config, vp_stage=vp_stage)
     blocks = [block for layer in every[first : first + count] for block in layer]
-    made: dict[Block, Any] = {STATE_SPACE: _state_space(layers)}
+    made: dict[Branch, Any] = {STATE_SPACE: _state_space(layers)}
     for block in set(blocks) - {STATE_SPACE}:
         made[block] = _without(whole.layer_specs[0], _ATTENTION if block is MLP else _MLP)
     return TransformerBlockSubmodules(layer_specs=[made[block] for block in blocks], layer_norm=whole.layer_norm)

@@ -39,9 +39,7 @@ class CheckpointSpec(Section):
     async_save: Annotated[bool, AlsoCalled("async_mode"), MegatronFlag(default=False)] = True
     """Write to disk while training continues."""
     pretrained: Annotated[
-        Annotated[Text, Field(min_length=1)] | None,
-        resume.safe("where the weights came from: the run goes on from its own checkpoint"),
-        AlsoCalled("init_from pretrained_checkpoint"),
+        Annotated[Text, Field(min_length=1)] | None, resume.ORIGIN, AlsoCalled("init_from pretrained_checkpoint")
     ] = None
     """Start from the weights of this checkpoint, with a fresh optimizer, at iteration 0: the folder of a checkpoint or
     of a run, or NAME or NAME/RUN_ID of a run in the same runs folder, whose newest checkpoint is used; NAME means a
@@ -49,7 +47,7 @@ class CheckpointSpec(Section):
     those."""
     upcycle: Annotated[
         bool,
-        resume.safe("where the weights came from: the run goes on from its own checkpoint"),
+        resume.ORIGIN,
         HashedIfChanged(),
         AlsoCalled("moe_use_upcycling use_upcycling sparse_upcycling"),
     ] = False

@@ -336,3 +336,16 @@ def test_equal_networks_that_are_written_otherwise(this: dict[str, Any], that: d
     tiny = {"num_layers": 4, "hidden_size": 64, "num_attention_heads": 4, "seq_length": 64}
     one, other = (ModelSpec.model_validate({**tiny, **each}) for each in (this, that))
     assert network_of(one) == network_of(other)
+
+
+def test_fields_that_decide_no_network() -> None:
+    of_training = {
+        *("attention_dropout", "hidden_dropout", "init_method_std", "moe_aux_loss_coeff", "moe_expert_capacity_factor"),
+        *("moe_grouped_gemm", "moe_router_bias_update_rate", "moe_router_dtype", "moe_router_load_balancing_type"),
+        *("moe_token_dispatcher_type", "moe_z_loss_coeff", "mtp_loss_scaling_factor"),
+    }
+    model = four_layer_job("job").model
+    assert set(ModelSpec.model_fields) - network_of(model).keys() == {
+        *of_training,
+        *("make_vocab_size_divisible_by", "preset", "seq_length", "vision", "vocab_size"),
+    }

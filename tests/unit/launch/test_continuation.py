@@ -15,6 +15,7 @@ import pytest
 from support.event_log import append_event, lines_of
 from support.refused import refused
 
+from orchestrator.fields.resume import AtTheStart
 from orchestrator.kernel_selection.changes import diff_jobs
 from orchestrator.launch.continuation import find_continuation, with_unwritten
 from orchestrator.launch.runs import add_generation, all_runs, create_run, find_run
@@ -23,6 +24,7 @@ from orchestrator.run_directory.lease import Lease
 from orchestrator.run_directory.rundir import RunDir
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import load_resolved, load_text
+from orchestrator.spec.schema.shape import declared
 
 MakeJob = Callable[..., JobSpec]
 Orchestrator = Callable[..., tuple[int, str, str]]
@@ -171,6 +173,8 @@ def test_what_decides_how_a_training_begins_is_asked_for(make_job: MakeJob, runs
     """Safe for a run that goes on; but another seed is another training for who starts one."""
     run = saved(made(make_job(runtime={"device": "cpu", "seed": 1}), runs_dir), 10)
     assert continued(make_job(runtime={"device": "cpu", "seed": 2}), runs_dir) == (run, ["runtime.seed"], False)
+    by_start = {"checkpoint.pretrained", "checkpoint.upcycle", "model.init_method_std", "runtime.seed"}
+    assert {path for path, _ in declared(AtTheStart)} == by_start
 
 
 def test_a_completed_run_goes_on_where_its_length_grew(make_job: MakeJob, runs_dir: Path) -> None:

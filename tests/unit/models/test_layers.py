@@ -11,7 +11,7 @@ from support.training import tiny_job
 
 from orchestrator.errors import UserError
 from orchestrator.models.blocks.base import Degrees, LayerSetup, Matrix, Scores
-from orchestrator.models.blocks.block import Block, RoutedBlock
+from orchestrator.models.blocks.block import Block, Branch, RoutedBlock
 from orchestrator.models.blocks.protocols import ParametersPart
 from orchestrator.models.blocks.registry import EXPERTS, GROUPED_QUERY, MLP, STATE_SPACE
 from orchestrator.models.layers import layers, layers_differ, settings_of
@@ -105,7 +105,7 @@ def test_the_plan_follows_from_what_a_block_says() -> None:
     )
 
 
-class Attending(Block):
+class Attending(Branch):
     """Of a class that the planning does not know."""
 
     def scores(self, model: Any) -> Scores:
@@ -115,7 +115,7 @@ class Attending(Block):
 def test_a_block_of_any_class_is_planned_by_what_it_says() -> None:
     setting = setting_of(tiny_job("job"), ROWS, TORCH, _device())
     attention, silent, attending = (
-        layer_pass(setting, (block,)) for block in (GROUPED_QUERY, Block("mlp"), Attending("mlp"))
+        layer_pass(setting, (block,)) for block in (GROUPED_QUERY, Branch("mlp"), Attending("mlp"))
     )
     assert "attention" not in silent.forward
     assert attending.forward == silent.forward | {"attention": attention.forward["attention"]}

@@ -20,7 +20,7 @@ from megatron.core.dist_checkpointing.mapping import ShardedTensor, ShardedTenso
 from megatron.core.pipeline_parallel.p2p_communication import P2PCommunicator
 from megatron.core.pipeline_parallel.schedules import deallocate_output_tensor
 from megatron.core.tensor_parallel import mappings
-from support.matrix import FAMILIES
+from support.matrix import FAMILIES, matrix_job
 from support.training import four_layer_job, layout
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -162,6 +162,23 @@ def parts(value: Any) -> list[ShardedTensor]:
     if isinstance(value, ShardedTensorFactory):
         return [part for built in value.build() for part in parts(built)]
     return [value] if isinstance(value, ShardedTensor) and value.data is not None else []
+
+
+def stored() -> dict[str, dict[str, list[int]]]:
+    """The shape of each weight as a checkpoint holds it, by its key, in one rank's network of each family."""
+    jobs = {family: matrix_job(family, "fp32", "nowhere", {}) for family in FAMILIES}
+    device = select_device("cpu", threads=1)
+    megatron_compat.apply(device)
+    ranks, _ = start_process_groups(jobs["gpt"], device, timeout_seconds=60)
+    seed_everything(1, ranks)
+    found = {}
+    for family, job in jobs.items():
+        config = transformer_config(job, device, "torch")
+        [chunk] = build_chunks(job, config, device, "torch", vocabulary(job), ranks)
+        shards = [shard for value in chunk.sharded_state_dict().values() for shard in parts(value)]
+        found[family] = {shard.key: list(shard.global_shape) for shard in shards}
+    stop_process_groups()
+    return found
 
 
 def verification(out: Path) -> Any:
@@ -336,6 +353,7 @@ class Largest(TorchDispatchMode):
 
 
 FUNCTIONS = {
+    "stored": stored,
     "images-of-any-size": images_of_any_size,
     "compiled-before-the-shim": compiled_before_the_shim,
     "made-on-meta": made_on_meta,

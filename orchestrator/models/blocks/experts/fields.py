@@ -6,7 +6,7 @@ from pydantic import ConfigDict
 
 from orchestrator.fields import resume
 from orchestrator.fields.base import Section
-from orchestrator.fields.metadata import HashedIfChanged, ListedAfter, NoMegatronFlag
+from orchestrator.fields.metadata import HashedIfChanged, ListedAfter, NoMegatronFlag, NotOfNetwork
 from orchestrator.fields.values import NonNegative, Positive, PositiveNumber
 
 if TYPE_CHECKING:
@@ -62,29 +62,33 @@ class ExpertsSpec(Section):
     moe_router_enable_expert_bias: Annotated[bool, resume.SHAPE, HashedIfChanged()] = False
     """Balance the load without a loss: choose experts by score and a bias, which each step raises for experts with
     fewer tokens than the average, and lowers for those with more. Weights have no bias. For sigmoid scores."""
-    moe_router_bias_update_rate: Annotated[NonNegative, resume.BALANCE, HashedIfChanged()] = 0.001
+    moe_router_bias_update_rate: Annotated[NonNegative, resume.BALANCE, NotOfNetwork(), HashedIfChanged()] = 0.001
     """By how much a step changes the bias of an expert; 0 leaves it as it is."""
     moe_router_dtype: Annotated[
         Literal["fp32", "fp64"] | None,
         resume.trajectory("the router rounds differently, and near ties may choose other experts"),
+        NotOfNetwork(),
     ] = None
     """Dtype in which the router computes; that of the activations by default."""
     moe_router_load_balancing_type: Annotated[
-        Literal["aux_loss", "seq_aux_loss", "global_aux_loss", "sinkhorn", "none"] | list[AuxiliaryLoss], resume.BALANCE
+        Literal["aux_loss", "seq_aux_loss", "global_aux_loss", "sinkhorn", "none"] | list[AuxiliaryLoss],
+        resume.BALANCE,
+        NotOfNetwork(),
     ] = "aux_loss"
     """How the load of experts is balanced: by a loss over each micro-batch, over each sequence, or over the
     micro-batches of all replicas, or by several of these losses; or by an assignment that is balanced by
     construction."""
-    moe_aux_loss_coeff: Annotated[NonNegative | list[NonNegative], resume.BALANCE] = 0.0
+    moe_aux_loss_coeff: Annotated[NonNegative | list[NonNegative], resume.BALANCE, NotOfNetwork()] = 0.0
     """Weight of the load-balancing loss, or of each of several; 0.01 is a good start."""
-    moe_z_loss_coeff: Annotated[PositiveNumber | None, resume.BALANCE] = None
+    moe_z_loss_coeff: Annotated[PositiveNumber | None, resume.BALANCE, NotOfNetwork()] = None
     """Weight of the loss that keeps the router's logits small; 0.001 is a good start."""
-    moe_expert_capacity_factor: Annotated[PositiveNumber | None, resume.LOGIC] = None
+    moe_expert_capacity_factor: Annotated[PositiveNumber | None, resume.LOGIC, NotOfNetwork()] = None
     """Maximum tokens per expert, as a multiple of its even share; tokens beyond it skip the experts. By default no
     token is dropped."""
     moe_token_dispatcher_type: Annotated[
         Literal["allgather", "alltoall"],
         resume.safe("tokens reach their experts in another way; losses agree, not bitwise"),
+        NotOfNetwork(),
     ] = "alltoall"
     """How tokens reach their experts: each token is sent only to its experts' ranks (`alltoall`), or all tokens to all
     ranks (`allgather`)."""
@@ -93,6 +97,7 @@ class ExpertsSpec(Section):
         resume.unless_experts_change_format(
             resume.safe("the same products in other kernels; losses agree, not bitwise")
         ),
+        NotOfNetwork(),
     ] = None
     """Compute all experts of a rank in one kernel, with Transformer Engine's layers; on by default with these
     layers."""

@@ -266,9 +266,5 @@ FLAGS = BlockFlags(
         "moe_mlp_glu_interleave_size": "gates between the rows of a matrix",
         "moe_shared_expert_glu_interleave_size": "gates between the rows of a matrix",
     },
-    of_training=(
-        *("moe_router_dtype", "moe_router_load_balancing_type", "moe_aux_loss_coeff", "moe_router_bias_update_rate"),
-        *("moe_z_loss_coeff", "moe_expert_capacity_factor", "moe_token_dispatcher_type", "moe_grouped_gemm"),
-    ),
     network=_network,
 )

@@ -17,7 +17,7 @@ def matrices(model: ExpertFields) -> tuple[Matrix, ...]:
     routing = Routing(model.expert_count, model.moe_router_topk, model.moe_kept_share)
     return (
         Matrix("router", model.hidden_size, model.expert_count, "replicated", model.add_bias_linear),
-        *mlp.matrices(model, model.shared_expert_size),
+        *mlp.matrices_of_width(model, model.shared_expert_size),
         *([Matrix("gate", model.hidden_size, 1, "replicated", has_bias=False)] if model.moe_shared_expert_gate else []),
-        *(each._replace(routing=routing) for each in mlp.matrices(model, model.moe_ffn_size)),
+        *(each._replace(routing=routing) for each in mlp.matrices_of_width(model, model.moe_ffn_size)),
     )

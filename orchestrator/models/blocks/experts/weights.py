@@ -25,7 +25,9 @@ def weights(model: ExpertFields) -> Shapes:
     found = linears([router])
     if model.moe_router_enable_expert_bias:
         found["router.expert_bias"] = (model.expert_count,)
-    of_expert, shared = (linears(mlp.matrices(model, size)) for size in (model.moe_ffn_size, model.shared_expert_size))
+    of_expert, shared = (
+        linears(mlp.matrices_of_width(model, size)) for size in (model.moe_ffn_size, model.shared_expert_size)
+    )
     found |= {f"{OF_EACH}experts.{name}": shape for name, shape in of_expert.items()}
     found |= {f"shared_experts.{name}": shape for name, shape in shared.items()}
     if model.moe_shared_expert_gate:

@@ -13,6 +13,7 @@ from orchestrator.fields.metadata import (
     ListedAfter,
     MegatronFlag,
     NoMegatronFlag,
+    NotOfNetwork,
     ShortName,
 )
 from orchestrator.fields.values import Fraction, Number, Positive, PositiveNumber
@@ -165,6 +166,7 @@ class GroupedQueryAttentionSpec(Section):
     attention_dropout: Annotated[
         Fraction,
         resume.LOGIC,
+        NotOfNetwork(),
         AlsoCalled("attn_pdrop"),
         MegatronFlag(default=0.1),
         ListedAfter("hidden_dropout"),

@@ -68,6 +68,5 @@ FLAGS = BlockFlags(
         "apply_query_key_layer_scaling": "scores scaled by the layer's number",
         "qk_l2_norm": "queries and keys of length 1",
     },
-    of_training=("attention_dropout",),
     network=_network,
 )

@@ -10,9 +10,13 @@ if TYPE_CHECKING:
     from orchestrator.models.blocks.model_fields import Fields
 
 
-def matrices(model: Fields, ffn: int | None = None) -> tuple[Matrix, ...]:
-    """Into a width of `ffn`, twice with a gate, and out of it; none where it is 0. The model's own width by default."""
-    ffn = model.ffn_size if ffn is None else ffn
+def matrices(model: Fields) -> tuple[Matrix, ...]:
+    """Those of the model's own width."""
+    return matrices_of_width(model, model.ffn_size)
+
+
+def matrices_of_width(model: Fields, ffn: int) -> tuple[Matrix, ...]:
+    """Into a width of `ffn`, twice with a gate, and out of it; none where it is 0."""
     if not ffn:
         return ()
     h, has_bias = model.hidden_size, model.add_bias_linear

@@ -51,5 +51,4 @@ FLAGS = BlockFlags(
     patterns=(FlagPattern(all_but("mtp-", _TOGETHER.flags), _OPTION, "training"),),
     arguments=CheckpointArguments("mtp_num_layers", "predicts_further", ("mtp_num_layers", "mtp_loss_scaling_factor")),
     not_imported={"mtp_use_repeated_layer": "one layer for all further tokens"},
-    of_training=("mtp_loss_scaling_factor",),
 )

@@ -1,0 +1,28 @@
+"""What blocks say of the names and shapes of their weights is what checkpoints of built networks hold."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from support.matrix import FAMILIES, matrix_job
+
+from orchestrator.conversion.shapes import weights_of
+from orchestrator.planning.vocabulary import vocabulary
+
+NOT_SAID = {"post-ln": "its norms", "modernbert": "the first layer, which has a norm less", "race": "its head"}
+"""Families that `weights_of` is not for; nor is it for encoders of images."""
+
+
+@pytest.fixture(scope="module")
+def stored(run_ranks: Any) -> dict[str, dict[str, list[int]]]:
+    [found] = run_ranks("stored", 1)
+    assert isinstance(found, dict)
+    return found
+
+
+@pytest.mark.parametrize("family", [family for family in FAMILIES if family not in NOT_SAID])
+def test_a_checkpoint_holds_what_is_said(stored: dict[str, dict[str, list[int]]], family: str) -> None:
+    job = matrix_job(family, "fp32", "nowhere", {})
+    shapes = {key: tuple(shape) for key, shape in stored[family].items() if not key.startswith("vision.")}
+    assert shapes == weights_of(job.model, vocabulary(job).padded_size)
