@@ -38,6 +38,8 @@ CUDA = Device("cuda", torch.device("cpu"), "nccl", "stand-in")
 
 PRODUCTS = (torch.ops.aten.mm.default, torch.ops.aten.bmm.default)
 """Of matrices. Only their sizes matter here, and a CPU computes those of 16 bits slowly."""
+DRAWS = torch.ops.aten.normal_.default
+"""Random weights, of which no more than their sizes matter either."""
 
 
 class Allocations(TorchDispatchMode):
@@ -54,6 +56,8 @@ class Allocations(TorchDispatchMode):
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if function in PRODUCTS:
             result = args[0].new_zeros(*args[0].shape[:-1], args[1].size(-1))
+        elif function is DRAWS:
+            result = args[0].zero_()
         else:
             result = function(*args, **(kwargs or {}))
         if not self._paused:
