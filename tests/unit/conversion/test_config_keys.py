@@ -130,7 +130,7 @@ def resolved(model: dict[str, Any]) -> dict[str, Any]:
 
 
 KEYS = st.text("abcdefghijklmnopqrstuvwxyz_", min_size=1, max_size=12) | st.sampled_from(
-    ["attention_sinks", "layer_scale", "rope_local_base_freq", "attention_chunk_size", "is_causal", "auto_map"]
+    ["attention_sinks", "layer_scale", "rope_local_base_freq", "attention_chunk_size", "is_causal"]
 )
 VALUES = st.none() | st.booleans() | st.integers(0, 3) | st.floats(allow_nan=False) | st.just({}) | st.just([1])
 
