@@ -29,6 +29,7 @@ _SCALING: dict[str, tuple[str, ...]] = {
 _ROTARY_KEYS = ("rope_theta", "rope_scaling", "rope_parameters", "layer_types")
 _PARAMETERS, _THETA, _LOCAL_BASE = "rope_parameters", "rope_theta", "rope_local_base_freq"
 _POSITIONS = "max_position_embeddings"
+_WINDOW = "sliding_window"
 _QUANTIZATION = "quantization_config"
 _PARTIAL_FIELD, _PARTIAL = "rotary_percent", "partial_rotary_factor"
 """Which part of each head rotates, in families that do not fix it."""
@@ -83,6 +84,8 @@ def to_config(model: ModelSpec, family: Family, vocab_size: int) -> dict[str, An
         config |= each.to_keys(model) or {}
     if family.global_interval is not None:
         config[TYPES] = layer_types(model)
+    if TYPES in config and model.sliding_window is None and _WINDOW in config:
+        config[_WINDOW] = family.defaults[_WINDOW]  # which no layer has, and transformers asks for all the same
     if family.positions is not None:
         config[family.positions] = model.positions
     if family.rotary:

@@ -1,4 +1,4 @@
-"""From transformers and back to it: models that are of several families."""
+"""From transformers and back to it: models that are of several families, and those whose layers are all alike."""
 
 from __future__ import annotations
 
@@ -19,12 +19,18 @@ with families.transformers_alone():
     import transformers
 
 ROTATED = {**SIZES, "pad_token_id": 0}
+ALL_FULL = {**SIZES, "head_dim": 16, "layer_types": ["full_attention"] * 2}
 MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     # Llamas, Mistrals and a DeepSeek V2 too, by what they compute.
     "phi-3": ("Phi3Config", {**ROTATED, "sliding_window": 5}),
     "phi-4": ("Phi3Config", ROTATED),
     "deepseek-v3-dense": ("DeepseekV3Config", {**LATENT, "first_k_dense_replace": 2}),
     "mistral-without-window": ("MistralConfig", {**SIZES, "sliding_window": None}),
+    # Without a window, of which transformers asks for the width.
+    "gemma2": ("Gemma2Config", ALL_FULL),
+    "gemma3": ("Gemma3TextConfig", ALL_FULL),
+    "ministral": ("MinistralConfig", ALL_FULL),
+    "gpt-oss": ("GptOssConfig", {**ALL_FULL, "num_local_experts": 4, "num_experts_per_tok": 2, "pad_token_id": 0}),
 }
 
 
