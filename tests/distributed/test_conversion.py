@@ -88,7 +88,7 @@ FAMILIES = {
     **{"bert-masked": "BertForMaskedLM", "megatron-masked": "MegatronBertForMaskedLM"},
     **dict.fromkeys(("roberta", "roberta-untied"), "RobertaForMaskedLM"),
     **dict.fromkeys(("modernbert", "modernbert-biases"), "ModernBertForMaskedLM"),
-    **dict.fromkeys(("t5", "t5-v1.1", "mt5"), "T5ForConditionalGeneration"),
+    **{**dict.fromkeys(("t5", "t5-v1.1"), "T5ForConditionalGeneration"), "mt5": "MT5ForConditionalGeneration"},
     **dict.fromkeys(("llava", "llava-qwen2"), "LlavaForConditionalGeneration"),
     **{"gemma3-images": "Gemma3ForConditionalGeneration", "qwen2.5-vl": "Qwen2_5_VLForConditionalGeneration"},
 }
