@@ -43,7 +43,7 @@ FAMILIES = {
         "olmoe-normalized": "OlmoeForCausalLM",
         "granite-moe": "GraniteMoeForCausalLM",
         "granite-moe-shared": "GraniteMoeSharedForCausalLM",
-        "granite-moe-without-shared": "GraniteMoeForCausalLM",
+        "granite-moe-without-shared": "GraniteMoeSharedForCausalLM",
         "llama4": "Llama4ForCausalLM",
         "llama4-all-routed": "Llama4ForCausalLM",
         "llama4-listed": "Llama4ForCausalLM",
@@ -65,7 +65,7 @@ FAMILIES = {
         "nemotron-h-gelu": "NemotronHForCausalLM",
         "granite": "GraniteForCausalLM",
         "smollm3": "SmolLM3ForCausalLM",
-        "smollm3-rotated": "LlamaForCausalLM",  # which it is, with nothing else to tell it by
+        "smollm3-rotated": "SmolLM3ForCausalLM",  # it is a Llama too
         "glm4": "Glm4ForCausalLM",
         "glm4-no-biases": "Glm4ForCausalLM",
         "gpt-neox": "GPTNeoXForCausalLM",
@@ -88,7 +88,7 @@ FAMILIES = {
     **{"bert-masked": "BertForMaskedLM", "megatron-masked": "MegatronBertForMaskedLM"},
     **dict.fromkeys(("roberta", "roberta-untied"), "RobertaForMaskedLM"),
     **dict.fromkeys(("modernbert", "modernbert-biases"), "ModernBertForMaskedLM"),
-    **dict.fromkeys(("t5", "t5-v1.1", "mt5"), "T5ForConditionalGeneration"),
+    **{**dict.fromkeys(("t5", "t5-v1.1"), "T5ForConditionalGeneration"), "mt5": "MT5ForConditionalGeneration"},
     **dict.fromkeys(("llava", "llava-qwen2"), "LlavaForConditionalGeneration"),
     **{"gemma3-images": "Gemma3ForConditionalGeneration", "qwen2.5-vl": "Qwen2_5_VLForConditionalGeneration"},
 }
@@ -293,7 +293,7 @@ def test_an_imported_model_trains_at_another_layout(ranks: Ranks, orchestrator: 
     ).job
     run = ranks.must_train(make_run(orchestrator.folder / "tuned", tune), tune)
     [event] = events(run, "pretrained")
-    assert event["from_iteration"] == 0
+    assert (event["from_iteration"], committed(run)[-1].imported_as) == (0, "Llama")
     assert tune.precision.dtype == "fp32", "as it is stored"
     said = orchestrator("checkpoint", "export", run.path, "tuned-hf", "--to", "hf", "--dtype", "bf16")
     assert said.code == 0, said.err

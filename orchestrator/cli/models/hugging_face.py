@@ -16,7 +16,13 @@ from orchestrator.cli.models.conversion import alone, convert, size_of, spec_aro
 from orchestrator.cli.models.megatron import check_exported, export_megatron, import_megatron, is_megatron
 from orchestrator.cli.models.weights import Iteration, WeightsName, tell_new_meaning, weights_named, whole_checkpoint
 from orchestrator.cli.outputs import refuse_printed
-from orchestrator.conversion.hugging_face.config_json import merged_rates, read_config, to_dtype, to_model
+from orchestrator.conversion.hugging_face.config_json import (
+    in_their_words,
+    merged_rates,
+    read_config,
+    to_dtype,
+    to_model,
+)
 from orchestrator.conversion.hugging_face.families.mixture_of_experts.further_tokens import layers_of_further_tokens
 from orchestrator.conversion.hugging_face.families.registry import family_of_folder, family_of_job
 from orchestrator.conversion.hugging_face.processor_values import (
@@ -24,7 +30,7 @@ from orchestrator.conversion.hugging_face.processor_values import (
     refuse_other_pixels,
 )
 from orchestrator.conversion.weight_mapping import Family
-from orchestrator.errors import UserError
+from orchestrator.errors import SpecError, UserError
 from orchestrator.launch.runs import create_run
 from orchestrator.launch.start_checks import check_conversion
 from orchestrator.run_directory.events.types import Imported
@@ -225,7 +231,10 @@ def import_(
     if mtp:
         written["model"]["mtp_num_layers"] = layers_of_further_tokens(config, family)
     text = yaml.safe_dump(written, sort_keys=False)
-    job = load_text(text, f"the job made of {source / 'config.json'}").job
+    try:
+        job = load_text(text, f"the job made of {source / 'config.json'}").job
+    except SpecError as error:
+        raise in_their_words(error, config, family) from error
     check_conversion(job)
     runs = (runs_dir or default_runs_dir()).absolute()
     draft = RunDir(runs / job.name / f".import-{job.config_hash[:8]}")

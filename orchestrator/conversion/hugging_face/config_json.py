@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any
 from orchestrator.conversion.hugging_face.config_keys import check_keys, no_network, short, whole
 from orchestrator.conversion.hugging_face.layer_types import GLOBAL, INTERVALS, LOCAL, TYPES, layer_types, windows
 from orchestrator.conversion.weight_mapping import Family, ImageConfig, SameAs, only
-from orchestrator.errors import UserError
+from orchestrator.errors import SpecError, UserError
 from orchestrator.models.blocks.grouped_query_attention.rope_scaling import RopeScaling
 from orchestrator.models.blocks.state_space.parameters import state_space_heads
 from orchestrator.spec.model import ModelSpec
@@ -29,9 +30,17 @@ _SCALING: dict[str, tuple[str, ...]] = {
 _ROTARY_KEYS = ("rope_theta", "rope_scaling", "rope_parameters", "layer_types")
 _PARAMETERS, _THETA, _LOCAL_BASE = "rope_parameters", "rope_theta", "rope_local_base_freq"
 _POSITIONS = "max_position_embeddings"
+_WINDOW = "sliding_window"
 _QUANTIZATION = "quantization_config"
 _PARTIAL_FIELD, _PARTIAL = "rotary_percent", "partial_rotary_factor"
 """Which part of each head rotates, in families that do not fix it."""
+_KEYS: Mapping[str, tuple[str, ...]] = {
+    **{"rope_scaling": ("rope_scaling", _PARAMETERS), "rotary_base": (_THETA, _PARAMETERS)},
+    **{"rotary_base_local": (_LOCAL_BASE, _PARAMETERS), _PARTIAL_FIELD: (_PARTIAL, _PARAMETERS)},
+    **{"window_attn_skip_freq": (TYPES, *INTERVALS), "vocab_size": ("vocab_size",)},
+    "untie_embeddings_and_output_weights": ("tie_word_embeddings",),
+}
+"""Field of `model` -> keys of config.json that it comes from in any family that has them."""
 _LONGEST_SAMPLE = 4096
 """Training samples of an imported model are no longer than this unless its owner says so."""
 MOST_LAYERS = 10_000
@@ -83,6 +92,8 @@ def to_config(model: ModelSpec, family: Family, vocab_size: int) -> dict[str, An
         config |= each.to_keys(model) or {}
     if family.global_interval is not None:
         config[TYPES] = layer_types(model)
+    if TYPES in config and model.sliding_window is None and _WINDOW in config:
+        config[_WINDOW] = family.defaults[_WINDOW]  # which no layer has, and transformers asks for all the same
     if family.positions is not None:
         config[family.positions] = model.positions
     if family.rotary:
@@ -171,6 +182,38 @@ def _to_text_model(config: Mapping[str, Any], family: Family, place: str) -> dic
     }
 
 
+def in_their_words(error: SpecError, config: Mapping[str, Any], family: Family) -> UserError:
+    """An error of a job made of a config.json of this family, by keys there; itself where a field came from none."""
+    place = ""
+    if family.decoder is not None and family.images is not None:
+        place = " of text_config" if family.images.nests else ""
+        config, family = family.images.to_text(config), family.decoder
+    said = []
+    for problem in error.problems:
+        keys = {
+            name: None
+            for path in problem.paths
+            for key in _keys_of(path.removeprefix("model.").partition(".")[0], family)
+            for name in _names(key, family)
+            if config.get(name) is not None
+        }
+        if not keys:
+            return error
+        values = " and ".join(f"{key}{place} is {short(config[key])}" for key in keys)
+        why = re.sub(r"\w+", lambda word: next(_keys_of(word[0], family), word[0]), problem.message)
+        said.append(f"config.json: {values}, which this version does not support: {why}")
+    return UserError("\n".join(said), code="unsupported_config_value")
+
+
+def _keys_of(field: str, family: Family) -> Iterator[str]:
+    """Where config.json says what a field of `model` is."""
+    if field in family.sizes:
+        yield family.sizes[field]
+    yield from (key for each in family.derived if field in each.fields for key in each.keys)
+    of_family = {"activation": family.activation_key, "max_position_embeddings": family.positions}.get(field)
+    yield from _KEYS.get(field, () if of_family is None else (of_family,))
+
+
 def merged_rates(config: Mapping[str, Any], family: Family) -> Iterator[str]:
     """What to tell a person of values that config.json has apart and that are one field here: dropouts, which change no
     weight and no answer, and the training that goes on.
@@ -217,10 +260,15 @@ def _to_seeing_model(config: Mapping[str, Any], decoder: Family, images: ImageCo
     return {**to_model(images.to_text(config), decoder, place), "vision": images.to_vision(config)}
 
 
+def _names(key: str, family: Family) -> Iterator[str]:
+    """A key, and others that stand for it."""
+    yield key
+    yield from (other for other, of in {**family.repeated, **family.aliases}.items() if of == key)
+
+
 def _said(config: Mapping[str, Any], key: str, family: Family) -> Any:
     """What config.json says, or what transformers takes where it says nothing."""
-    others = {**family.repeated, **family.aliases}
-    for name in (key, *(other for other, of in others.items() if of == key)):
+    for name in _names(key, family):
         if name in config:
             return config[name]
     default = family.defaults.get(key)

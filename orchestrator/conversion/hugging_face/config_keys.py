@@ -14,7 +14,7 @@ _METADATA = frozenset(
         *("_name_or_path", "name_or_path", "_commit_hash", "model_type", "architectures", "transformers_version"),
         *("transformers.js_config", "tokenizer_class", "prefix", "finetuning_task", "task_specific_params"),
         *("problem_type", "id2label", "label2id", "num_labels", "_num_labels", "unsloth_version", "unsloth_fixed"),
-        *("is_llama_config", "max_sequence_length"),
+        *("is_llama_config", "max_sequence_length", "auto_map"),
     }
 )
 _TOKENS = frozenset(

@@ -14,7 +14,7 @@ import torch
 
 from orchestrator.conversion.hugging_face.adapters import adapted, adapter_of
 from orchestrator.conversion.hugging_face.config_json import to_config
-from orchestrator.conversion.hugging_face.families.registry import family_of_job
+from orchestrator.conversion.hugging_face.families.registry import family_of_checkpoint
 from orchestrator.conversion.hugging_face.processor_files import image_token, token_ids, write_processor
 from orchestrator.conversion.hugging_face.tokenizer_files import SpecialIds, write_tokenizer
 from orchestrator.conversion.hugging_face.transforms import TRANSFORMS
@@ -169,7 +169,7 @@ def export(
     Raises UserError when the model is of no family, or `target` exists; CheckpointError when the checkpoint does not
     fit its spec; JobError when there is no room for it.
     """
-    family = family_of_job(job)
+    family = family_of_checkpoint(checkpoint, job)
     rows = vocabulary(job).size
     require_free(target)
     source = Source(StoredWeights(checkpoint), job.model, family, rows, dtype)

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from orchestrator.conversion.hugging_face.adapters import Adapter, adapter_of
-from orchestrator.conversion.hugging_face.families.registry import family_of_job
+from orchestrator.conversion.hugging_face.families.registry import family_of_checkpoint
 from orchestrator.conversion.hugging_face.hf_export import narrowed, require_stored
 from orchestrator.conversion.hugging_face.transforms import TRANSFORMS
 from orchestrator.conversion.staging import drafted, require_free, require_room
@@ -51,7 +51,7 @@ def export_adapter(
         raise UserError(
             "the run has no adapters (model.lora): leave out --adapter to export the whole model", code="no_adapters"
         )
-    family = family_of_job(job)
+    family = family_of_checkpoint(checkpoint, job)
     adapters = [
         (weight, adapter)
         for weight in family.weights(model)

@@ -97,9 +97,9 @@ NORMALIZED_SOFTMAX = Derived(
 
 
 def _normalized_sigmoid(said: Said, fields: dict[str, Any]) -> dict[str, Any]:
-    normalized = bool(said("norm_topk_prob"))
-    if normalized != (whole(fields.get("moe_router_topk"), _TOPK) > 1):
-        raise no_network("norm_topk_prob", normalized)
+    normalized, chosen = bool(said("norm_topk_prob")), whole(fields.get("moe_router_topk"), _TOPK)
+    if normalized != (chosen > 1):
+        raise no_network(f"norm_topk_prob beside a {_TOPK} of {chosen}", normalized)
     return {}
 
 

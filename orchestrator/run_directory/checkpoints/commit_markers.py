@@ -63,6 +63,12 @@ class Commit:
         tokens = self.details.get("consumed_tokens")
         return tokens if isinstance(tokens, int) and not isinstance(tokens, bool) and tokens >= 0 else None
 
+    @property
+    def imported_as(self) -> str | None:
+        """The name of the family that its weights were imported as, at first; None where they were not."""
+        family = self.details.get("family")
+        return family if isinstance(family, str) else None
+
 
 def file_record(path: Path) -> FileRecord:
     """Size and CRC-32 of a file's content. Raises OSError when it cannot be read."""

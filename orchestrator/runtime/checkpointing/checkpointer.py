@@ -103,6 +103,8 @@ class Checkpointer:
         """Why the last save was abandoned, on every rank alike; None when it was not."""
         self.exports: Exports | None = None
         """On rank 0, who hears of each committed checkpoint, and for whom some are not thinned out yet."""
+        self.imported_as: str | None = None
+        """The name of the family that the weights were imported as, at first."""
         self.damaged: set[int] = set()
         """On rank 0, the iterations of those that were passed over, which are not counted among those to keep."""
 
@@ -340,6 +342,7 @@ class Checkpointer:
                 device=self._device,
                 config_hash=self._job.config_hash,
                 time=time.time(),
+                family=self.imported_as,
                 **self._code,
             )
             self._lease.check()

@@ -86,6 +86,8 @@ def restore(
     elif (text := job.checkpoint.pretrained) is not None:
         pretrained = find_source(text, run, control, ranks)
         fresh = load_weights(pretrained, job, modules, optimizer, words, control)
+    if (began := commit if pretrained is None else pretrained.commit) is not None:
+        checkpointer.imported_as = began.imported_as
     return Restored(commit, position, pretrained, fresh)
 
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ from orchestrator.conversion.hugging_face.families.registry import family_of_fol
 from orchestrator.conversion.hugging_face.hf_export import export
 from orchestrator.conversion.hugging_face.hf_import import import_weights
 from orchestrator.conversion.tensors.stored_weights import StoredWeights
+from orchestrator.run_directory.checkpoints.commit_markers import COMMIT_FILE
 from orchestrator.run_directory.rundir import RunDir
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import dump_resolved, load_resolved
@@ -162,9 +164,9 @@ def scaled(pixels: torch.Tensor, encoder: str) -> torch.Tensor:
 
 
 @transformers_alone()
-def make(folder: Path, *names: str) -> None:
-    """Save the models, and import each as a run."""
-    for name, config in configurations().items():
+def make(folder: Path, *names: str, models: Mapping[str, Any] | None = None) -> None:
+    """Save the models, by default those of `configurations`, and import each as a run."""
+    for name, config in (configurations() if models is None else models).items():
         if names and name not in names:
             continue
         theirs = auto(config).from_config(config, attn_implementation="eager").eval()
@@ -233,10 +235,10 @@ def _packed(model: Any) -> dict[str, torch.Tensor]:
 
 def _replace_packed(folder: Path, packed: dict[str, torch.Tensor]) -> None:
     """Their files with matrices of experts in MXFP4."""
-    weights = {key: value for key, value in _weights(folder).items() if f"{key}_blocks" not in packed}
+    others = {key: value for key, value in weights(folder).items() if f"{key}_blocks" not in packed}
     for file in [*folder.glob("*.safetensors"), folder / "model.safetensors.index.json"]:
         file.unlink()
-    save_file({**weights, **packed}, folder / "model.safetensors", metadata={"format": "pt"})
+    save_file({**others, **packed}, folder / "model.safetensors", metadata={"format": "pt"})
     quantization = {"quant_method": "mxfp4", "modules_to_not_convert": ["model.embed_tokens", "lm_head"]}
     config = {**read_config(folder), "quantization_config": quantization}
     (folder / "config.json").write_text(json.dumps(config))
@@ -271,11 +273,13 @@ def check(folder: Path) -> dict[str, dict[str, Any]]:
         if not home.exists():  # another was asked for
             continue
         job = load_resolved(home / "run" / "resolved.json")
-        came, entry = _as_written(name, _weights(home / "theirs")), {}
+        came, entry = _as_written(name, weights(home / "theirs")), {}
         alone, *others = sorted(home.glob("layout-*"))
         target = home / alone.name.replace("layout", "out")
+        # It says what the weights were imported as, as the marker of a trained checkpoint does.
+        shutil.copy(RunDir(home / "run").checkpoint(0) / COMMIT_FILE, alone)
         export(alone, job, target, most_bytes=20_000, dtype=None, tokenizer="no", threads=2)
-        went = _weights(target)
+        went = weights(target)
         entry[alone.name] = came.keys() == went.keys() and all(torch.equal(came[k], went[k]) for k in came)
         entry["files"] = len(list(target.glob("*.safetensors")))
         stored = StoredWeights(alone)
@@ -323,7 +327,8 @@ def _as_written(name: str, came: dict[str, torch.Tensor]) -> dict[str, torch.Ten
     return found
 
 
-def _weights(folder: Path) -> dict[str, torch.Tensor]:
+def weights(folder: Path) -> dict[str, torch.Tensor]:
+    """All tensors of a model's folder."""
     return {key: value for file in folder.glob("*.safetensors") for key, value in load_file(file).items()}
 
 

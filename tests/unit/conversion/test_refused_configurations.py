@@ -121,6 +121,7 @@ GLM = {"model_type": "glm4_moe", "first_k_dense_replace": 0}
                 "global_attn_every_n_layers": 0,
             }.items()
         ),
+        ({"model_type": "modernbert", "mlp_bias": True}, ("unsupported_config_value", "mlp_bias", "true")),
         ({"model_type": "modernbert", "rope_parameters": {"rope_theta": 1e4}}, ("unknown_rope_keys", "rope_theta")),
         (
             {
@@ -135,7 +136,10 @@ GLM = {"model_type": "glm4_moe", "first_k_dense_replace": 0}
             ("unsupported_config_value", "feed_forward_proj", "gated-relu"),
         ),
         ({**GLM, "norm_topk_prob": False}, ("unsupported_config_value", "norm_topk_prob", "false")),
-        ({**GLM, "num_experts_per_tok": 1}, ("unsupported_config_value", "norm_topk_prob", "true")),
+        (
+            {**GLM, "num_experts_per_tok": 1},
+            ("unsupported_config_value", "norm_topk_prob", "true", "num_experts_per_tok of 1"),
+        ),
         ({**GLM, "n_shared_experts": 0}, ("unsupported_config_value", "n_shared_experts", "0")),
         (
             {"model_type": "glm4_moe", "first_k_dense_replace": 99},

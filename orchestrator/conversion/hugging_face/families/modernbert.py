@@ -75,7 +75,7 @@ def _keys_of_rotary(model: ModelSpec) -> dict[str, Any]:
 def _biases(said: Said, fields: dict[str, Any]) -> dict[str, Any]:
     attention, mlp = (bool(said(key)) for key in _BIASES)
     if attention != mlp:
-        raise no_network(_BIASES[0], attention)
+        raise no_network(f"{_BIASES[mlp]} beside another {_BIASES[attention]}", True)
     return {"add_bias_linear": attention}
 
 

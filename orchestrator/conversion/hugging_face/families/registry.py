@@ -13,6 +13,7 @@ from orchestrator.conversion.tensors.names import names_in
 from orchestrator.conversion.weight_mapping import Family, OneOf
 from orchestrator.errors import UserError
 from orchestrator.fields.base import Section
+from orchestrator.run_directory.checkpoints.commit_markers import read_commit
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.model import ModelSpec
 
@@ -139,6 +140,14 @@ def family_of_job(job: JobSpec) -> Family:
     return family_of_model(job.model)
 
 
+def family_of_checkpoint(checkpoint: Path, job: JobSpec) -> Family:
+    """The same, but of several families that the model is of the one that its weights were imported as."""
+    first, commit = family_of_job(job), read_commit(checkpoint)
+    of = None if commit is None else commit.imported_as
+    of_kind = families_of(_kind_of(job.model))
+    return next((each for each in of_kind if each.name == of and not mismatches(job.model, each)), first)
+
+
 def family_of_model(model: ModelSpec) -> Family:
     """The first family that a model is of. Raises UserError with what stands against the nearest one."""
     nearest, against = nearest_family(model)
@@ -164,13 +173,16 @@ def nearest_family(model: ModelSpec) -> tuple[Family, list[Mismatch]]:
     """The first family that a model is of, or comes nearest to, and what stands against it. Another kind of network is
     further than any number of other values.
     """
-    kind = Kind(model.architecture, model.has_experts, model.image_encoder.type if model.has_vision else None)
     compared: list[tuple[Family, list[Mismatch]]] = []
-    for family in families_of(kind):
+    for family in families_of(_kind_of(model)):
         compared.append((family, mismatches(model, family)))
         if not compared[-1][1]:
             return compared[-1]
     return min(compared or _of_other_kinds(model), key=lambda each: len(each[1]))
+
+
+def _kind_of(model: ModelSpec) -> Kind:
+    return Kind(model.architecture, model.has_experts, model.image_encoder.type if model.has_vision else None)
 
 
 def _of_other_kinds(model: ModelSpec) -> Iterator[tuple[Family, list[Mismatch]]]:

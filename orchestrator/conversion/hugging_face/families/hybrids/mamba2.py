@@ -48,7 +48,7 @@ WRITTEN = {"residual_in_fp32": False}
 IGNORED = frozenset(
     (
         *("time_step_rank", "time_step_min", "time_step_max", "time_step_floor", "rescale_prenorm_residual"),
-        *("chunk_size", "residual_in_fp32"),
+        *("time_step_init_scheme", "time_step_scale", "chunk_size", "residual_in_fp32"),
     )
 )
 """How weights are drawn, how many tokens a kernel takes at once, and in which format branches are added."""
@@ -119,8 +119,8 @@ MAMBA2 = Family(
     moved={"backbone.embedding.": "backbone.embeddings."},
     copies={"lm_head.weight": "backbone.embeddings.weight"},
     written=WRITTEN,
-    # Two keys that older versions write and read nowhere: the norm is there, behind the gate.
-    ignored=IGNORED | {"rms_norm", "norm_before_gate"},
+    # Keys that older versions write and read nowhere: the norm is there, behind the gate, and `expand` says the width.
+    ignored=IGNORED | {"rms_norm", "norm_before_gate", "intermediate_size"},
     derived=(
         UNLIMITED,
         Derived(("mamba_num_heads", "num_attention_heads"), ("num_heads", "head_dim", "expand"), _width, _expand),

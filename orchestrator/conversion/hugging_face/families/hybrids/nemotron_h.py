@@ -110,14 +110,15 @@ NEMOTRON_H = replace(
         **{"attention_head_dim": "head_dim", "rms_norm_eps": "layer_norm_epsilon", "layer_types": _TYPES},
         "num_local_experts": "n_routed_experts",
     },
-    # Of layers with experts and of further tokens; what kernels do; a width that the heads say; the code of published
-    # files, which is of this network.
+    # Of layers with experts and of further tokens; what kernels do; a width that the heads say; another name of
+    # `num_key_value_heads`, which published files have beside it.
     ignored=IGNORED
     | {
-        *("auto_map", "n_routed_experts", "n_shared_experts", "moe_intermediate_size", "moe_latent_size"),
+        *("n_routed_experts", "n_shared_experts", "moe_intermediate_size", "moe_latent_size"),
         *("moe_shared_expert_intermediate_size", "moe_shared_expert_overlap", "num_experts_per_tok", "n_group"),
         *("topk_group", "norm_topk_prob", "routed_scaling_factor", "mtp_layers_block_type", "expand"),
         *("mtp_hybrid_override_pattern", "num_logits_to_keep", "use_mamba_kernels", "mamba_ssm_cache_dtype"),
+        "num_query_groups",
     },
     written=WRITTEN,
     derived=(

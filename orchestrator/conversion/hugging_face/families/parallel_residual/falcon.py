@@ -100,7 +100,7 @@ FALCON = replace(
     derived=(Derived(("num_query_groups",), (_NEW, _MULTI_QUERY, _GROUPS, _NORMS), _groups, _keys_of_groups), _WIDTHS),
     aliases={"n_embed": "hidden_size"},
     # What published files say as well, and transformers does not read.
-    ignored=frozenset({"apply_residual_connection_post_layernorm", "auto_map", "ff_factor"}),
+    ignored=frozenset({"apply_residual_connection_post_layernorm", "ff_factor"}),
     copies={"lm_head.weight": "transformer.word_embeddings.weight"},
 )
 FALCON_TWO_NORMS = replace(
