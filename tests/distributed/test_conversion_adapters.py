@@ -17,7 +17,7 @@ from orchestrator.spec.loading import load_resolved
 from tests.unit.conversion import families
 from tests.unit.conversion.exported_adapters import exported
 
-pytestmark = [pytest.mark.distributed, pytest.mark.slow("imports four models, and trains six short runs")]
+pytestmark = [pytest.mark.distributed, pytest.mark.slow("imports five models, and trains seven short runs")]
 
 HERE = Path(__file__).parents[1] / "unit" / "conversion"
 QUARTER = {"rank": 4, "alpha": 6.0}
@@ -31,6 +31,7 @@ RUNS: dict[str, dict[str, Any]] = {
     "qwen2/pp2": {"lora": {**QUARTER, "target_modules": ["linear_fc1", "linear_proj"]}, "parallelism": layout(pp=2)},
     "gpt2/tp2": {"lora": {**QUARTER, "target_modules": ["linear_proj", "linear_qkv"]}, "parallelism": layout(tp=2)},
     "mixtral/ep2": {"lora": QUARTER, "parallelism": layout(dp=2, expert_model_parallel_size=2)},
+    "glm4-moe/ep2": {"lora": QUARTER, "parallelism": layout(dp=2, expert_model_parallel_size=2)},
     "llama3/bf16": {"lora": {"rank": 3, "alpha": 4.5, "lora_dropout": 0.1}, "precision": {"dtype": "bf16"}},
 }
 """Of the name of a model, and of a run that tunes it."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ MODEL: dict[str, Any] = {
     **{"num_experts": EXPERTS, "moe_ffn_hidden_size": 24, "moe_shared_expert_intermediate_size": 40},
     **{"moe_aux_loss_coeff": 0.05, "ffn_hidden_size": 48, "moe_layer_freq": [0, 1]},
 }
+BIASED = {"moe_router_score_function": "sigmoid", "moe_router_enable_expert_bias": True}
 LORA = {"rank": 4, "alpha": 8.0}
 EVALUATION = {"eval_interval": 100, "eval_iters": 2, "eval_at_end": True, "eval_at_start": True}
 STEPS = 3
@@ -39,7 +40,14 @@ def source(ranks: Ranks, tmp_path_factory: pytest.TempPathFactory) -> RunDir:
     return ranks.must_train(make_run(tmp_path_factory.mktemp("runs"), job), job, inject=WEIGHTS_ALONE)
 
 
-def adapted(name: str, source: RunDir, steps: int = STEPS, lora: dict[str, Any] | None = None, **sections: Any) -> Any:
+def adapted(
+    name: str,
+    source: RunDir,
+    steps: int = STEPS,
+    lora: dict[str, Any] | None = None,
+    model: Mapping[str, Any] = MODEL,
+    **sections: Any,
+) -> Any:
     merged = {
         "batch": {"micro_batch_size": 4},
         "optimizer": {"lr": 5e-2, "clip_grad": 0.05},
@@ -48,7 +56,7 @@ def adapted(name: str, source: RunDir, steps: int = STEPS, lora: dict[str, Any] 
         "checkpoint": {"pretrained": str(source.path)},
         **sections,
     }
-    return tiny_job(name, model={**MODEL, "lora": {**LORA, **(lora or {})}}, **merged)
+    return tiny_job(name, model={**model, "lora": {**LORA, **(lora or {})}}, **merged)
 
 
 @pytest.fixture(scope="module")
@@ -138,16 +146,22 @@ def test_the_products_of_a_step_are_those_that_plan_counts(
     assert events(run, "counted")[0]["products"] - router + attention == model_flops(job, tokens, 256)
 
 
-def test_recomputed_experts_and_dropout_resume_bitwise(ranks: Ranks, tmp_path: Path, source: RunDir) -> None:
-    """Adapters of experts alone, whose input needs no gradient in the first layer."""
+def test_recomputed_experts_and_dropout_resume_bitwise(ranks: Ranks, tmp_path: Path) -> None:
+    """Adapters of experts alone, whose input needs no gradient in the first layer; and routers with a bias, which
+    training moved, and which stays as it is stored.
+    """
+    model = {**MODEL, **BIASED}
+    first = tiny_job("source", model=model, schedule={"train_iters": 1, "lr_warmup_iters": 0})
+    source = ranks.undisturbed(first, tmp_path)
     sections = {
+        "model": model,
         "parallelism": LAYOUTS["ep2"],
         "runtime": {"recompute_granularity": "selective", "recompute_modules": ["moe", "mlp"]},
     }
     lora = {"lora_dropout": 0.2, "target_modules": ["linear_fc1", "linear_fc2"]}
     job = adapted("resumed", source, lora=lora, **sections)
-    alone = {"whole": job, "kept": adapted("kept", source, lora=lora, parallelism=LAYOUTS["ep2"])}
-    trained = TrainedTogether(ranks, tmp_path / "alone", alone, UNSAVED)
+    kept = adapted("kept", source, lora=lora, model=model, parallelism=LAYOUTS["ep2"])
+    trained = TrainedTogether(ranks, tmp_path / "alone", {"whole": job, "kept": kept}, UNSAVED)
     whole = losses(trained["whole"])
     assert losses(trained["kept"]) == pytest.approx(whole, rel=1e-6)
     run = make_run(tmp_path, adapted("resumed", source, steps=1, lora=lora, **sections))
@@ -156,3 +170,9 @@ def test_recomputed_experts_and_dropout_resume_bitwise(ranks: Ranks, tmp_path: P
     ranks.must_train(run, job, launch_id="second")
     assert [event["iteration"] for event in events(run, "resumed")] == [1]
     assert losses(run) == whole
+    before, after = (
+        StoredWeights(committed(each)[-1].path).read("decoder.layers.1.mlp.router.expert_bias", ())
+        for each in (source, run)
+    )
+    assert before.abs().max() > 0
+    assert after.equal(before)

@@ -153,7 +153,9 @@ _NOT_SUPPORTED: dict[str, str] = {
 
 _OTHER_TRAINING: dict[str, str] = {
     _VARIANT: """
-        embedding-init-method-std= init-method-xavier-uniform enable-gpt-oss""",
+        embedding-init-method-std= init-method-xavier-uniform""",
+    "it gives YaRN's positions (factor 32 of 131072 tokens) to a model that ModelOpt builds, and to no other: write "
+    "model.rope_scaling, or leave it out (--without)": "enable-gpt-oss",
     _NO_MUP: "use-mup",
     "a norm after the embedding (BLOOM's) is not in this version": "embed-layernorm",
     "write model.make_vocab_size_divisible_by: this size divided by the tensor-parallel size pads to as much": """
@@ -247,6 +249,7 @@ NOT_SUPPORTED = _by_name(_NOT_SUPPORTED, by_reason("refused"), "aside")
 OTHER_TRAINING = _by_name(_OTHER_TRAINING, by_reason("training"), "training")
 OPENS: dict[str, str] = {
     "init-method-xavier-uniform": "model.init_method_std",
+    "enable-gpt-oss": "model.rope_scaling",
     **dict.fromkeys(
         ("pad-vocab-size-to", "no-pad-vocab-size", "disable-pad-vocab-size"), "model.make_vocab_size_divisible_by"
     ),

@@ -171,6 +171,9 @@ def test_gpus_do_not_wait_in_shipped_jobs(orchestrator: Any, job: Path) -> None:
     said = orchestrator("plan", job).out
     assert ("the host: " in said) == (job.stem in WAITING)
     assert "the last stage, " not in said
+    if job.stem == "mixtral-8x7b":
+        embedding = f"{32_000 * 4096:,}"
+        assert f"12,879,925,248 (of these embedding {embedding}, output layer {embedding})" in said
 
 
 def test_the_parameters_of_the_seeds_log(orchestrator: Any, seed: Path) -> None:

@@ -64,12 +64,11 @@ def _put_over_experts(experts: Any, name: str, adapter: dict[str, torch.Tensor],
     """The same where transformers holds the matrices of all experts as one tensor: PEFT finds each by its name in
     files, and its place in that tensor.
     """
-    folder, width = name.replace("mlp.", "block_sparse_moe."), experts.gate_up_proj.shape[1] // 2
-    places = {
-        "w1": experts.gate_up_proj[:, :width],
-        "w3": experts.gate_up_proj[:, width:],
-        "w2": experts.down_proj,
-    }
+    folder, names, width = name, ("gate_proj", "up_proj", "down_proj"), experts.gate_up_proj.shape[1] // 2
+    if "w1" in config["target_modules"]:
+        folder, names = name.replace("mlp.", "block_sparse_moe."), ("w1", "w3", "w2")
+    stacked = (experts.gate_up_proj[:, :width], experts.gate_up_proj[:, width:], experts.down_proj)
+    places = dict(zip(names, stacked, strict=True))
     chosen = 0
     for target, place in places.items():
         for expert in range(len(place) if target in config["target_modules"] else 0):

@@ -13,6 +13,7 @@ from orchestrator.migration.report import Migration
 from orchestrator.spec.schema.shape import leaf_paths, sections
 
 EXPERTS = "--num-experts 4"
+GPT_OSS = "{type: yarn, factor: 32, original_max_position_embeddings: 131072, truncate: false}"
 
 
 def migrated(words: str, *without: str) -> Migration:
@@ -63,8 +64,10 @@ def test_a_mask_that_no_layer_takes_changes_nothing() -> None:
         ("--softmax-type off-by-one", "model.softmax_type=vanilla"),
         ("--rotary-interleaved --position-embedding-type rope", "model.position_embedding_type=rope"),
         ("--no-position-embedding", "model.position_embedding_type=none"),
-        ("--qk-l2-norm", "qk_layernorm=true"),
+        ("--qk-l2-norm", "qk_l2_norm=false"),
+        ("--qk-l2-norm --position-embedding-type rope --no-rope-freq 2", "qk_l2_norm=true"),
         ("--init-method-xavier-uniform", "init_method_std=0.01"),
+        ("--enable-gpt-oss --position-embedding-type rope", f"model.rope_scaling={GPT_OSS}"),
         ("--pad-vocab-size-to 51200", "model.make_vocab_size_divisible_by=51200"),
         ("--no-weight-decay-cond-type apply_wd_to_qk_layernorm", "optimizer.apply_wd_to_qk_layernorm=true"),
         ("--use-te-activation-func --disable-bias-linear", "model.activation=gelu_tanh"),

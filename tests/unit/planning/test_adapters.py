@@ -190,8 +190,9 @@ REFUSED: list[tuple[dict[str, dict[str, Any]], list[str]]] = [
     ({"model": {"lora": {"rank": 65}}}, ["adapters_narrower_than_layers model.lora.rank"]),
     ({"model": {"lora": {"target_modules": TWICE}}}, ["each_adapter_once model.lora.target_modules"]),
     ({"model": {"architecture": "mamba", "mamba_num_groups": 1, "lora": {}}}, ["adapted_model model.lora"]),
-    ({"model": {**BIASED, "lora": {}}}, ["frozen_routers model.lora"]),
+    ({"model": {**BIASED, "lora": {}}}, []),
     ({"model": {**BIASED, "moe_router_bias_update_rate": 0.0, "lora": {}}}, []),
+    ({"model": {**BIASED, "moe_router_bias_update_rate": 0.002, "lora": {}}}, ["frozen_routers model.lora"]),
     ({"model": {**EXPERTS, "moe_grouped_gemm": True, "lora": {}}}, ["frozen_routers model.lora"]),
 ]
 

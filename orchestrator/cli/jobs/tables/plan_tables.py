@@ -73,7 +73,7 @@ def _summary(judged: PlannedJob) -> Table:
         *forecast_rows(judged.plan, judged.forecast),
         ("vocabulary", f"{words.size:,} tokens, padded to {words.padded_size:,}"),
         ("parameters", f"{plan.parameters.total:,}, at most {plan.parameters.largest_rank:,} on one rank"),
-        *([("active parameters", f"{plan.parameters.active:,}")] if plan.parameters.inactive else []),
+        *([("active parameters", _active(plan))] if plan.parameters.inactive else []),
         ("samples", _samples(plan)),
         ("lr", _learning_rate(plan)),
         (
@@ -86,6 +86,13 @@ def _summary(judged: PlannedJob) -> Table:
         table.add_row(label, text)
     table.show_header = False
     return table
+
+
+def _active(plan: Plan) -> str:
+    """With what publishers of models may leave out."""
+    counts = plan.parameters
+    output = f", output layer {counts.output:,}" if counts.output else ""
+    return f"{counts.active:,} (of these embedding {counts.embedding:,}{output})"
 
 
 def _attention(plan: Plan) -> str:

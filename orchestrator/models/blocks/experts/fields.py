@@ -63,7 +63,7 @@ class ExpertsSpec(Section):
     """Balance the load without a loss: choose experts by score and a bias, which each step raises for experts with
     fewer tokens than the average, and lowers for those with more. Weights have no bias. For sigmoid scores."""
     moe_router_bias_update_rate: Annotated[NonNegative, resume.BALANCE, NotOfNetwork(), HashedIfChanged()] = 0.001
-    """By how much a step changes the bias of an expert; 0 leaves it as it is."""
+    """By how much a step changes the bias of an expert; 0 leaves it as it is, and so do adapters (`lora`)."""
     moe_router_dtype: Annotated[
         Literal["fp32", "fp64"] | None,
         resume.trajectory("the router rounds differently, and near ties may choose other experts"),

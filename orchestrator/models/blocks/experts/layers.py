@@ -42,7 +42,8 @@ def settings(model: ExpertFields, setup: LayerSetup) -> dict[str, Any]:
         "moe_router_num_groups": model.moe_router_num_groups,
         "moe_router_group_topk": model.moe_router_group_topk,
         "moe_router_enable_expert_bias": model.moe_router_enable_expert_bias,
-        "moe_router_bias_update_rate": model.moe_router_bias_update_rate,
+        # Adapters leave the router as it is, and with it the bias by which it chooses.
+        "moe_router_bias_update_rate": 0.0 if model.has_adapters else model.moe_router_bias_update_rate,
         "moe_router_dtype": model.moe_router_dtype,
         "moe_router_load_balancing_type": model.moe_router_load_balancing_type,
         "moe_aux_loss_coeff": _loss_weights(model, setup.replicas),

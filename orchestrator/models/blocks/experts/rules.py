@@ -25,6 +25,7 @@ EXPERT_WIDTH, SHARED = "model.moe_ffn_hidden_size", "model.moe_shared_expert_int
 UPCYCLE, PRETRAINED = "checkpoint.upcycle", "checkpoint.pretrained"
 CAPACITY = "model.moe_expert_capacity_factor"
 SCORES, EXPERT_BIAS = "model.moe_router_score_function", "model.moe_router_enable_expert_bias"
+BIAS_RATE = "model.moe_router_bias_update_rate"
 SCALING = "model.moe_router_topk_scaling_factor"
 PROBS_ON_INPUT = "model.moe_apply_probs_on_input"
 GROUPS, GROUP_TOPK = "model.moe_router_num_groups", "model.moe_router_group_topk"
@@ -129,16 +130,19 @@ def expert_groups(job: Job[ExpertFields]) -> Iterator[Problem]:
         yield Problem(message, (GROUPS, BALANCING), "leave out one of them")
 
 
+def _says_rate(model: ExpertFields) -> bool:
+    return bool(model.moe_router_bias_update_rate != ExpertsSpec.model_fields["moe_router_bias_update_rate"].default)
+
+
 def expert_bias(job: Job[ExpertFields]) -> Iterator[Problem]:
     """The bias that balances is added to sigmoid scores, between 0 and 1."""
     model = job.model
     if not model.has_experts:
         return
     if not model.moe_router_enable_expert_bias:
-        name = "moe_router_bias_update_rate"
-        if getattr(model, name) != ExpertsSpec.model_fields[name].default:
+        if _says_rate(model):
             message = "is the rate of a bias that moe_router_enable_expert_bias would turn on"
-            yield Problem(message, (f"model.{name}", EXPERT_BIAS), "write moe_router_enable_expert_bias: true")
+            yield Problem(message, (BIAS_RATE, EXPERT_BIAS), "write moe_router_enable_expert_bias: true")
     elif model.moe_router_score_function != "sigmoid":
         message = f"the bias of experts is for sigmoid scores, but they are {model.moe_router_score_function}"
         yield Problem(message, (EXPERT_BIAS, SCORES), "write moe_router_score_function: sigmoid")
@@ -277,14 +281,14 @@ def grouped_gemm(job: Job[ExpertFields]) -> Iterator[Problem]:
 
 def frozen_routers(job: Job[ExpertFields]) -> Iterator[Problem]:
     """Everything beside the adapters stays as it is, the bias by which experts are chosen too: else they would belong
-    to other weights than those that they stand beside.
+    to other weights than those that they stand beside. A rate that is not the default asks for something else.
     """
     model = job.model
     if not (model.has_adapters and model.has_experts):
         return
-    if model.moe_router_enable_expert_bias and model.moe_router_bias_update_rate:
-        message = "adapters alone are trained, but a step would change the bias of the router's experts"
-        yield Problem(message, (LORA, "model.moe_router_bias_update_rate"), "write moe_router_bias_update_rate: 0")
+    if model.moe_router_enable_expert_bias and model.moe_router_bias_update_rate and _says_rate(model):
+        message = "adapters alone are trained, and the bias of the router's experts stays as it is"
+        yield Problem(message, (LORA, BIAS_RATE), "leave moe_router_bias_update_rate out")
     if model.moe_grouped_gemm:
         message = "adapters stand beside torch's layers, but grouped matrix products are Transformer Engine's"
         yield Problem(message, (LORA, GROUPED), "leave moe_grouped_gemm out")

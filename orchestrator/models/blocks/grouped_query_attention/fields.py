@@ -153,7 +153,6 @@ class GroupedQueryAttentionSpec(Section):
         resume.LOGIC,
         HashedIfChanged(),
         AlsoCalled("use_qk_norm"),
-        NoMegatronFlag("its qk-l2-norm normalises in layers without rotary positions too"),
     ] = False
     """Divide rotated queries and keys by the root of their mean square, each head by itself and without weights (Llama
     4). Layers without rotary positions do not."""
