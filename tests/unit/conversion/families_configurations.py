@@ -167,7 +167,7 @@ def configurations() -> dict[str, Any]:
         ),
         "phi3": transformers.Phi3Config(**SIZES, sliding_window=5, partial_rotary_factor=0.5, pad_token_id=0),
         "starcoder2-no-biases": transformers.Starcoder2Config(**SIZES, use_bias=False, hidden_act="gelu"),
-        "starcoder2": transformers.Starcoder2Config(**SIZES, sliding_window=5),
+        "starcoder2": transformers.Starcoder2Config(**SIZES, sliding_window=5, rope_theta=9.4420358813),
         "stablelm": transformers.StableLmConfig(**SIZES, use_qkv_bias=True),
         "deepseek-v2-lite": transformers.DeepseekV2Config(
             **{**LATENT_EXPERTS, "q_lora_rank": None, "n_group": 1, "topk_group": 1}, first_k_dense_replace=1

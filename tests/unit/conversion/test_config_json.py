@@ -41,7 +41,7 @@ PRESETS = {
     **{"mixtral-8x7b": "mixtral", "bert-345m": "megatron-bert", "bert-base": "bert", "roberta-base": "roberta"},
     **{"modernbert-base": "modernbert", "modernbert-large": "modernbert"},
     # Phi-3 and Phi-4 are those networks, with two pairs of matrices joined in their files.
-    **{"phi3-mini": "mistral", "phi4": "llama", "starcoder2-7b": "starcoder2", "stablelm-3b": "stablelm"},
+    **{"phi3-mini": "mistral", "phi4": "llama", "starcoder2-3b": "starcoder2", "stablelm-3b": "stablelm"},
     **{"stablelm2-1.6b": "stablelm", "nemotron4-15b": "nemotron"},
     **{"qwen3-next-80b-a3b": "qwen3_next", "qwen1.5-moe-a2.7b": "qwen2_moe", "qwen2-57b-a14b": "qwen2_moe"},
     **{"glm4.5": "glm4_moe", "glm4.5-air": "glm4_moe", "deepseek-v3": "deepseek_v3"},
