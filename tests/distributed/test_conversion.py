@@ -66,8 +66,8 @@ FAMILIES = {
         "granite": "GraniteForCausalLM",
         "smollm3": "SmolLM3ForCausalLM",
         "smollm3-rotated": "LlamaForCausalLM",  # which it is, with nothing else to tell it by
-        "glm4": "Glm4ForCausalLM",
-        "glm4-no-biases": "Glm4ForCausalLM",
+        **dict.fromkeys(("glm4", "glm4-no-biases"), "Glm4ForCausalLM"),
+        "glm": "GlmForCausalLM",
         "gpt-neox": "GPTNeoXForCausalLM",
         "gpt-neox-sequential": "GPTNeoXForCausalLM",
         **dict.fromkeys(("falcon", "falcon-heads", "falcon-one-norm", "falcon-two-norms"), "FalconForCausalLM"),

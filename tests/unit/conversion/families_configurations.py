@@ -214,6 +214,7 @@ def configurations() -> dict[str, Any]:
         "glm4-no-biases": transformers.Glm4Config(
             **SIZES, head_dim=8, attention_bias=False, partial_rotary_factor=1.0, pad_token_id=0
         ),
+        "glm": transformers.GlmConfig(**SIZES, head_dim=16, pad_token_id=0),
         "gpt-neox": transformers.GPTNeoXConfig(**FEWER),
         "gpt-neox-sequential": transformers.GPTNeoXConfig(
             **FEWER, use_parallel_residual=False, hidden_act="gelu_new", tie_word_embeddings=True

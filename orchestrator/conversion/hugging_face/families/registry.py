@@ -49,7 +49,7 @@ _MODULES = (
     ("llama_variants.olmo", _GPT, "OLMO2"),
     ("llama_variants.granite", _GPT, "GRANITE"),
     ("llama_variants.smollm", _GPT, "SMOLLM3"),
-    ("llama_variants.glm", _GPT, "GLM4"),
+    ("llama_variants.glm", _GPT, "GLM4 GLM"),
     ("parallel_residual.gpt_neox", _GPT, "GPT_NEOX"),
     ("parallel_residual.falcon", _GPT, "FALCON_TWO_NORMS FALCON"),
     ("parallel_residual.cohere", _GPT, "COHERE COHERE2"),
