@@ -42,7 +42,7 @@ PRESETS = {
     **{"modernbert-base": "modernbert", "modernbert-large": "modernbert"},
     # Phi-3 and Phi-4 are those networks, with two pairs of matrices joined in their files.
     **{"phi3-mini": "mistral", "phi4": "llama", "starcoder2-3b": "starcoder2", "stablelm-3b": "stablelm"},
-    **{"stablelm2-1.6b": "stablelm", "nemotron4-15b": "nemotron"},
+    **{"stablelm2-1.6b": "stablelm", "stablelm2-12b": "stablelm", "nemotron4-15b": "nemotron"},
     **{"qwen3-next-80b-a3b": "qwen3_next", "qwen1.5-moe-a2.7b": "qwen2_moe", "qwen2-57b-a14b": "qwen2_moe"},
     **{"glm4.5": "glm4_moe", "glm4.5-air": "glm4_moe", "deepseek-v3": "deepseek_v3"},
     **{"gemma2-2b": "gemma2", "gemma2-27b": "gemma2", "gemma3-270m": "gemma3_text", "gemma3-27b": "gemma3_text"},

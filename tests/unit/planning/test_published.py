@@ -94,6 +94,7 @@ PUBLISHED = {
     "starcoder2-15b": 15_957_889_024,
     "stablelm-3b": 2_795_443_200,
     "stablelm2-1.6b": 1_644_515_328,
+    "stablelm2-12b": 12_143_185_920,
     "minitron-4b": 4_190_509_056,
     "nemotron4-15b": 15_628_775_424,
     "nemotron4-340b": 341_029_195_776,

@@ -44,7 +44,7 @@ _MODULES = (
     ("mixture_of_experts.llama4", _EXPERTS, "LLAMA4"),
     ("phi", _GPT, "PHI3"),
     ("starcoder", _GPT, "STARCODER2"),
-    ("stablelm", _GPT, "STABLELM"),
+    ("stablelm", _GPT, "STABLELM STABLELM_ONE_NORM"),
     ("nemotron", _GPT, "NEMOTRON"),
     ("llama_variants.olmo", _GPT, "OLMO2"),
     ("llama_variants.granite", _GPT, "GRANITE"),
