@@ -181,7 +181,7 @@ class Family:
 
     def weights(self, model: ModelSpec) -> Iterator[Weight]:
         """Every weight of a model, in the order in which it is computed."""
-        rules = [rule for rule in self.rules if _applies(rule, model)]
+        rules = [_by_head(rule, model) for rule in self.rules if _applies(rule, model)]
         blocks = [{block.name for block in layer} for layer in layers(model)]
         for stack, group in groupby(rules, lambda rule: stack_of(rule.ours)):
             of_stack = list(group)
@@ -242,6 +242,14 @@ def _applies(rule: Rule, model: ModelSpec) -> bool:
     if rule.only_with is not None and not getattr(model, rule.only_with):
         return False
     return rule.unless is None or not getattr(model, rule.unless)
+
+
+def _by_head(rule: Rule, model: ModelSpec) -> Rule:
+    """With the name of each head's tensor there."""
+    if rule.of_heads is None:
+        return rule
+    heads = range(getattr(model, rule.of_heads))
+    return replace(rule, theirs=tuple(name.replace("{h}", str(head)) for name in rule.theirs for head in heads))
 
 
 def _of_layer(rule: Rule, layer: int | None, model: ModelSpec) -> Iterator[Weight]:

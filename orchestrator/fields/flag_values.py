@@ -71,7 +71,7 @@ def _frequency_text(value: int | list[int]) -> str:
     return str(value) if isinstance(value, int) else f"[{','.join(map(str, value))}]"
 
 
-WHOLE = Kind(1, _whole, str)
+WHOLE = Kind(1, _whole, lambda number: str(number) if isinstance(number, int) else None)
 NUMBER = Kind(1, _number, _number_text)
 NUMBER_OR_ZERO = Kind(1, lambda text: _number(text) or None, _number_text)
 """A number, where 0 is none."""

@@ -66,10 +66,11 @@ class MegatronFlag(Metadata):
 
     `name`: without dashes in front; that of the field by default. `default`: what Megatron-LM does without the flag,
     where the spec's default is another; REQUIRED where it refuses. `only`: (path, value, or several), what it is for;
-    elsewhere it has no effect. `old_names`: in other releases and forks, with the same values.
+    elsewhere it has no effect. `old_names`: in other releases and forks, with the same values. `is_whole`: it takes
+    whole numbers alone, and the field others too.
     """
 
-    __slots__ = ("default", "name", "old_names", "only")
+    __slots__ = ("default", "is_whole", "name", "old_names", "only")
 
     def __init__(
         self,
@@ -77,8 +78,10 @@ class MegatronFlag(Metadata):
         default: Any = OURS,
         only: tuple[str, Any] | None = None,
         old_names: tuple[str, ...] = (),
+        is_whole: bool = False,
     ) -> None:
         self.name, self.default, self.only, self.old_names = name, default, only, old_names
+        self.is_whole = is_whole
 
 
 class ListedAfter(Metadata):

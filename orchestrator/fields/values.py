@@ -69,6 +69,22 @@ class Number(Metadata):
         return core_schema.no_info_before_validator_function(refuse_bool, {**handler(source), **self.bounds})
 
 
+class KeptWhole(Metadata):
+    """A number that is an int where it is whole, also in JSON: the fields that were whole numbers alone once keep their
+    stored specs, hashes and scripts.
+    """
+
+    __slots__ = ()
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Callable[[Any], Any]) -> Any:
+        as_it_is = core_schema.simple_ser_schema("any")
+        return core_schema.no_info_after_validator_function(_kept_whole, handler(source), serialization=as_it_is)
+
+
+def _kept_whole(number: float) -> int | float:
+    return int(number) if number.is_integer() else number
+
+
 def empty_list() -> list[Any]:
     """The default of a list. pydantic reads the parameters of what makes a default; those of `list` itself stand in its
     documentation alone, where Python's own tokenizer is imported and set up to find them.

@@ -368,11 +368,9 @@ def rotary_fields(config: Mapping[str, Any], family: Family) -> dict[str, Any]:
         )
     parameters = {**old, **new} or dict(family.defaults.get(_PARAMETERS, {}))
     base = parameters.pop(_THETA, None) or _said(config, _THETA, family) or 10000
-    if isinstance(base, bool) or not isinstance(base, int | float) or base != base // 1:
-        raise UserError(
-            f"config.json: rope_theta is {base!r}, and the base is a whole number here", code="rope_theta_not_whole"
-        )
-    fields: dict[str, Any] = {"rotary_base": int(base)}
+    if isinstance(base, bool) or not isinstance(base, int | float):
+        raise UserError(f"config.json: rope_theta is {base!r}, and not a number", code="rope_theta_not_a_number")
+    fields: dict[str, Any] = {"rotary_base": int(base) if base == base // 1 else base}
     former, kind = parameters.pop("type", None), parameters.pop("rope_type", None)
     kind = kind or former or "default"
     part = parameters.pop(_PARTIAL, None)
@@ -428,7 +426,7 @@ def rotary_by_kind(config: Mapping[str, Any], place: str = "") -> Mapping[str, A
     return found
 
 
-def _local_base(model: ModelSpec, family: Family) -> int:
+def _local_base(model: ModelSpec, family: Family) -> float:
     """Raises UserError where layers with a window have scaled positions, which a family's have not."""
     if model.rotary_base_local is not None or model.sliding_window is None:
         return model.rotary_base_local or family.local_base or model.rotary_base

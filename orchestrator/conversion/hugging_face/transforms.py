@@ -182,6 +182,10 @@ TRANSFORMS = {
     "delta_channels": Transform(_split_channels, _join_channels),
     "interleaved_qkv_of_pairs": Transform(_split_pairs, _join_pairs),
     "heads_of_pairs": Transform(_split_heads, _join_heads),
+    "vectors_of_heads": Transform(
+        lambda ours, model, rows: ours.view(-1, model.head_dim).unbind(),
+        lambda theirs, model, rows: torch.cat([*theirs]),
+    ),
     "interleaved_vision_qkv": Transform(_split_vision_qkv, _join_vision_qkv),
     "joined_vision_qkv": Transform(
         lambda ours, model, rows: [torch.cat(_split_vision_qkv(ours, model, rows))],

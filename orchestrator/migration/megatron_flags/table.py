@@ -107,7 +107,7 @@ def _kind(flag: MegatronFlag, field: FieldInfo) -> Kind:
     [kind] = types_of(field.annotation)
     if kind is bool:
         return switch(not (field.default if flag.default is OURS else flag.default))
-    plain = {int: WHOLE, float: NUMBER, str: TEXT}
+    plain = {int: WHOLE, float: WHOLE if flag.is_whole else NUMBER, str: TEXT}
     return plain[kind] if kind in plain else same(*get_args(kind))
 
 

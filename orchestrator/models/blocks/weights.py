@@ -37,7 +37,7 @@ class Rule:
     ours: str
     """Key in a checkpoint."""
     theirs: tuple[str, ...]
-    """`{n}` is the number of the layer and `{e}` that of the expert, both from 0."""
+    """`{n}` is the number of the layer, `{e}` that of the expert and `{h}` that of the head, all from 0."""
     transform: str = "same"
     """A name of `transforms.TRANSFORMS`."""
     only_with: str | None = None
@@ -46,6 +46,8 @@ class Rule:
     """Only where it is not."""
     of_experts: bool = False
     """Keys of experts hold those of all, along their second dimension."""
+    of_heads: str | None = None
+    """Theirs are of one head each, of as many as this property of `model` says."""
     stacked: bool = False
     """Of experts: theirs are of all experts too, along their first dimension."""
     only_in: str | None = None

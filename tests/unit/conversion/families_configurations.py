@@ -167,7 +167,7 @@ def configurations() -> dict[str, Any]:
         ),
         "phi3": transformers.Phi3Config(**SIZES, sliding_window=5, partial_rotary_factor=0.5, pad_token_id=0),
         "starcoder2-no-biases": transformers.Starcoder2Config(**SIZES, use_bias=False, hidden_act="gelu"),
-        "starcoder2": transformers.Starcoder2Config(**SIZES, sliding_window=5),
+        "starcoder2": transformers.Starcoder2Config(**SIZES, sliding_window=5, rope_theta=9.4420358813),
         "stablelm": transformers.StableLmConfig(**SIZES, use_qkv_bias=True),
         "deepseek-v2-lite": transformers.DeepseekV2Config(
             **{**LATENT_EXPERTS, "q_lora_rank": None, "n_group": 1, "topk_group": 1}, first_k_dense_replace=1
@@ -214,6 +214,7 @@ def configurations() -> dict[str, Any]:
         "glm4-no-biases": transformers.Glm4Config(
             **SIZES, head_dim=8, attention_bias=False, partial_rotary_factor=1.0, pad_token_id=0
         ),
+        "glm": transformers.GlmConfig(**SIZES, head_dim=16, pad_token_id=0),
         "gpt-neox": transformers.GPTNeoXConfig(**FEWER),
         "gpt-neox-sequential": transformers.GPTNeoXConfig(
             **FEWER, use_parallel_residual=False, hidden_act="gelu_new", tie_word_embeddings=True
@@ -239,7 +240,8 @@ def configurations() -> dict[str, Any]:
             **{"sliding_window": 5, "layer_types": ["sliding_attention"] * 2},
         ),
         "olmo2": transformers.Olmo2Config(**SIZES, head_dim=16),
-        "stablelm-no-biases": transformers.StableLmConfig(**SIZES, partial_rotary_factor=1.0),
+        "stablelm-no-biases": transformers.StableLmConfig(**SIZES, partial_rotary_factor=1.0, qk_layernorm=True),
+        "stablelm-one-norm": transformers.StableLmConfig(**SIZES, use_parallel_residual=True, qk_layernorm=True),
         "megatron-bert": transformers.MegatronBertConfig(**BERT),
         "bert": transformers.BertConfig(**BERT),
         "bert-masked": transformers.BertConfig(**BERT, type_vocab_size=3, architectures=["BertForMaskedLM"]),

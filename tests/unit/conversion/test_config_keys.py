@@ -41,8 +41,8 @@ WIDTH = {"vision_config": {"out_hidden_size": 8192}}
 SQUARES = {"vision_config": {"model_type": "siglip_vision_model", "image_size": 256}}
 """Of one whose default has no whole number of patches in a token."""
 GIVEN = {"glm4_moe": HEADS, "nemotron_h": LAYERS, "gemma3": SQUARES, "qwen2_5_vl": WIDTH}
-NEW_FALCON = {"new_decoder_architecture": True}
-"""Of the class for both of Falcon's architectures."""
+SECOND = ("new_decoder_architecture", "use_parallel_residual")
+"""Keys that are true of one of the families of a class, Falcon's or StableLM's."""
 BY_NAME = pytest.mark.parametrize("family", families(), ids=lambda family: family.name.replace(" ", "-"))
 
 
@@ -51,8 +51,7 @@ def configuration(family: Family, **more: Any) -> Any:
     if family.decoder is not None:
         more["text_config"] = configuration(family.decoder)
     more |= GIVEN.get(family.model_type, {})
-    if "new_decoder_architecture" in family.constants:
-        more |= NEW_FALCON
+    more |= {key: True for key in SECOND if family.constants.get(key)}
     if "first_k_dense_replace" in family.aliases:  # has no experts
         more["first_k_dense_replace"] = transformers.CONFIG_MAPPING[family.model_type]().num_hidden_layers
     return transformers.CONFIG_MAPPING[family.model_type](**more)
@@ -115,8 +114,7 @@ def test_what_is_left_out_is_as_in_transformers(family: Family) -> None:
         small = {key: full[key] for field in SIZES if (key := family.sizes.get(field)) and full[key]}
         small["vocab_size"] = full["vocab_size"]
     small |= GIVEN.get(family.model_type, {})
-    if "new_decoder_architecture" in family.constants:
-        small |= NEW_FALCON
+    small |= {key: True for key in SECOND if family.constants.get(key)}
     left_out, said = (resolved(to_model(config, family)) for config in (small, full))
     assert left_out == said
 

@@ -50,12 +50,11 @@ GLM = {"model_type": "glm4_moe", "first_k_dense_replace": 0}
             {"model_type": "llama4_text", "num_hidden_layers": 4, "floor_scale": 0},
             ("unsupported_config_value", "floor_scale", "0"),
         ),
-        ({"model_type": "stablelm", "qk_layernorm": True}, ("unsupported_config_value", "qk_layernorm", "true")),
         ({"attention_bias": True}, ("unsupported_config_value", "attention_bias", "true")),
         ({"quantization_config": {}}, ("quantized_weights", "quantization_config")),
         ({"rope_scaling": {"rope_type": "dynamic", "factor": 2.0}}, ("unsupported_rope_type", "dynamic")),
         ({"rope_scaling": {"type": "linear", "factor": 2.0, "truncate": False}}, ("unknown_rope_keys", "truncate")),
-        ({"rope_theta": 10000.5}, ("rope_theta_not_whole", "rope_theta", "10000.5")),
+        ({"rope_theta": "10000"}, ("rope_theta_not_a_number", "rope_theta", "10000")),
         ({"hidden_act": "relu"}, ("unsupported_config_value", "hidden_act", "relu")),
         (
             {"model_type": "gemma2", "layer_types": ["chunked_attention"]},

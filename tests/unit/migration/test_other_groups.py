@@ -137,6 +137,16 @@ def test_an_approximation_that_megatron_does_not_compute_is_listed() -> None:
     assert "megatron-core has the exact function alone" in listed.reason
 
 
+@pytest.mark.parametrize("base", [500000, 999999.4420358813])
+def test_a_rotary_base_that_is_a_fraction_is_listed(base: float) -> None:
+    """Megatron-LM's parser takes whole numbers alone."""
+    job = load_text(job_text(of_flags("--position-embedding-type rope"))).job
+    command = to_megatron(job.changed(model={"rotary_base": base}))
+    reasons = [each.reason for each in command.unsaid if each.path == "model.rotary_base"]
+    assert reasons == ([] if isinstance(base, int) else ["--rotary-base cannot say it"])
+    assert ("--rotary-base" in command.words) is isinstance(base, int)
+
+
 @pytest.mark.parametrize(
     ("kind", "lower_case"),
     [("BertWordPieceLowerCase", True), ("BertWordPieceCase", False), (None, True)],

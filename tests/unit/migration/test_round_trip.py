@@ -53,7 +53,7 @@ MODELS = _maybe(
         "make_vocab_size_divisible_by": st.sampled_from((1, 64, 128)),
         "position_embedding_type": st.sampled_from(("rope", "learned_absolute", "alibi", "none")),
         "rotary_percent": st.sampled_from((0.5, 1.0)),
-        "rotary_base": st.sampled_from((10000, 500000)),
+        "rotary_base": st.sampled_from((10000, 500000, 999999.5)),
         "normalization": st.sampled_from(("LayerNorm", "RMSNorm")),
         "norm_epsilon": st.sampled_from((1e-5, 1e-6)),
         "activation": st.sampled_from(("gelu", "gelu_tanh", "squared_relu", "swiglu", "geglu")),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -35,6 +36,7 @@ def write(path: Path, text: str) -> Path:
         ("optimizer.lr='1e-4'", lambda job: job.optimizer.lr, 1e-4),
         ("optimizer.weight_decay=0", lambda job: job.optimizer.weight_decay, 0.0),
         ("model.rotary_base=0x2710", lambda job: job.model.rotary_base, 10000),
+        ("model.rotary_base=999999.4420358813", lambda job: job.model.rotary_base, 999999.4420358813),
         ("schedule.train_iters=1_000", lambda job: job.schedule.train_iters, 1000),
         ("schedule.train_iters=1e3", lambda job: job.schedule.train_iters, 1000),
         ("schedule.train_iters=2k", lambda job: job.schedule.train_iters, 2000),
@@ -287,6 +289,13 @@ def test_the_hash_is_of_what_the_spec_says_not_of_how(small: Any) -> None:
     written_out = small.job("optimizer.lr=0.001", "schedule.train_iters=1e2", "launch.nodes=1")
     assert written_out.config_hash == small.job().config_hash
     assert small.job("optimizer.lr=0.002").config_hash != small.job().config_hash
+
+
+def test_a_number_that_may_be_a_fraction_is_stored_whole_where_it_is(small: Any) -> None:
+    jobs = [small.job(f"model.rotary_base={value}") for value in ("20000", "2e4", "20000.5")]
+    written = [re.search(r'"rotary_base": (.*),', dump_resolved(job)) for job in jobs]
+    assert [each and each[1] for each in written] == ["20000", "20000", "20000.5"]
+    assert jobs[0].config_hash == jobs[1].config_hash != jobs[2].config_hash
 
 
 def test_a_stored_spec_keeps_its_hash_as_the_spec_grows() -> None:

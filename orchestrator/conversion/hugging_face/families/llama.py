@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from orchestrator.conversion.weight_mapping import DECODER, Family
+from orchestrator.conversion.weight_mapping import DECODER, Derived, Family
 from orchestrator.models.blocks import registry as blocks
 from orchestrator.models.blocks.weights import Rule
 
@@ -22,6 +22,21 @@ def with_bias(ours: str, theirs: str, only_with: str | None = None) -> tuple[Rul
     return (
         Rule(f"{ours}weight", (f"{theirs}weight",)),
         Rule(f"{ours}bias", (f"{theirs}bias",), only_with=only_with),
+    )
+
+
+NORMS_OF_HEADS = ("qk_layernorm", "qk_layernorm_scope")
+
+
+def norms_of_heads(key: str) -> Derived:
+    """A key of config.json that says whether each head of queries and keys has a norm with weights of its own."""
+    return Derived(
+        NORMS_OF_HEADS,
+        (key,),
+        lambda said, fields: dict(zip(NORMS_OF_HEADS, (True, "per_head"), strict=True)) if said(key) else {},
+        lambda model: (
+            None if model.qk_layernorm and model.qk_layernorm_scope != "per_head" else {key: model.qk_layernorm}
+        ),
     )
 
 

@@ -16,7 +16,7 @@ from orchestrator.fields.metadata import (
     NotOfNetwork,
     ShortName,
 )
-from orchestrator.fields.values import Fraction, Number, Positive, PositiveNumber
+from orchestrator.fields.values import MAX_SIZE, Fraction, KeptWhole, Number, Positive, PositiveNumber
 from orchestrator.models.blocks.grouped_query_attention.rope_scaling import RopeScaling
 
 if TYPE_CHECKING:
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 _RELATIVE = ("model.position_embedding_type", "relative")
 _ROPE = ("model.position_embedding_type", "rope")
+_RotaryBase = Annotated[float, Number(ge=1.0, le=MAX_SIZE), KeptWhole()]
 
 
 class GroupedQueryAttentionSpec(Section):
@@ -63,10 +64,12 @@ class GroupedQueryAttentionSpec(Section):
         ListedAfter("position_embedding_type"),
     ] = 1.0
     """Fraction of each head that is rotated."""
-    rotary_base: Annotated[Positive, resume.LOGIC, AlsoCalled("rope_theta rope_base"), MegatronFlag(only=_ROPE)] = 10000
+    rotary_base: Annotated[
+        _RotaryBase, resume.LOGIC, AlsoCalled("rope_theta rope_base"), MegatronFlag(only=_ROPE, is_whole=True)
+    ] = 10000
     """Base of the rotary frequencies."""
     rotary_base_local: Annotated[
-        Positive | None, resume.LOGIC, HashedIfChanged(), AlsoCalled("rope_local_base_freq")
+        _RotaryBase | None, resume.LOGIC, HashedIfChanged(), AlsoCalled("rope_local_base_freq")
     ] = None
     """Base of the rotary frequencies in layers with a window, which `rope_scaling` does not change then; `rotary_base`
     by default."""

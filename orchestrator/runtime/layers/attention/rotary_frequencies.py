@@ -13,7 +13,7 @@ from orchestrator.models.blocks.grouped_query_attention.rope_scaling import Rope
 from orchestrator.spec.model import ModelSpec
 
 
-def scaled_frequencies(inv_freq: torch.Tensor, base: int, scaling: RopeScaling) -> torch.Tensor:
+def scaled_frequencies(inv_freq: torch.Tensor, base: float, scaling: RopeScaling) -> torch.Tensor:
     """The frequencies [r / 2] of r rotated channels, in radians per position, slowed down as `scaling` says.
 
     `inv_freq[i]` is base^(-2i / r). Linear: Chen et al. 2023. llama3: as Llama 3.1 was trained. yarn: Peng et al. 2023,
@@ -57,20 +57,20 @@ def _beside(local: Any) -> Callable[..., torch.Tensor]:
     return lambda module, arguments, options, angles: torch.stack((angles, local.forward(*arguments, **options)))
 
 
-def local_rotation(rotary: Any, base: int) -> Any:
+def local_rotation(rotary: Any, base: float) -> Any:
     """megatron-core's rotary embedding with the frequencies of another base, not scaled."""
     local = copy.copy(rotary)
     local.inv_freq = frequencies(rotary, base)
     return local
 
 
-def frequencies(rotary: Any, base: int) -> torch.Tensor:
+def frequencies(rotary: Any, base: float) -> torch.Tensor:
     """Of another base, [r / 2] as megatron-core's rotary embedding has them."""
     half = len(rotary.inv_freq)
     exponents = torch.arange(half, dtype=torch.float32, device=rotary.inv_freq.device) / half
     return 1.0 / (base**exponents)
 
 
-def _channel(turns: float, length: int, base: int, rotated: int) -> float:
+def _channel(turns: float, length: int, base: float, rotated: int) -> float:
     """The pair of channels, counted with fractions, that turns so often over `length` positions."""
     return rotated * math.log(length / (turns * 2 * math.pi)) / (2 * math.log(base))

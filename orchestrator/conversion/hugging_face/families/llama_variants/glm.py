@@ -1,4 +1,4 @@
-"""GLM-4 (0414): norms around attention and MLP, and rotary positions of neighbouring channels of half of each head."""
+"""GLM-4: rotary positions of neighbouring channels of half of each head; that of 0414 has norms behind branches too."""
 
 from __future__ import annotations
 
@@ -56,4 +56,12 @@ GLM4 = replace(
         **{"partial_rotary_factor": 0.5, "max_position_embeddings": 131072},
     },
     written={"pad_token_id": None},  # by default a token that a smaller vocabulary does not have
+)
+GLM = replace(
+    GLM4,
+    name="GLM",
+    model_type="glm",
+    architecture="GlmForCausalLM",
+    rules=tuple(rule for rule in GLM4.rules if not rule.ours.endswith(tuple(_BEHIND.values()))),
+    fixed={**GLM4.fixed, "transformer_block_type": "pre_ln"},
 )

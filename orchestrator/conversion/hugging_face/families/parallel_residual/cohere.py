@@ -15,10 +15,12 @@ from orchestrator.conversion.hugging_face.families.llama import (
     FIXED,
     LLAMA,
     MLP,
+    NORMS_OF_HEADS,
     QKV,
     REST,
     SIZES,
     THEIR_ATTENTION,
+    norms_of_heads,
 )
 from orchestrator.conversion.hugging_face.layer_types import GLOBAL, INTERVALS, LOCAL, TYPES, interval_of
 from orchestrator.conversion.weight_mapping import DECODER, Derived, Said, SameAs
@@ -27,7 +29,6 @@ from orchestrator.spec.model import ModelSpec
 
 _QK_NORM, _SCALE, _INTERVAL = "use_qk_norm", "logit_scale", INTERVALS[0]
 _BEFORE = (f"{ATTENTION}linear_qkv.layer_norm_weight", f"{MLP}linear_fc1.layer_norm_weight")
-_NORMS = ("qk_layernorm", "qk_layernorm_scope")
 
 
 def _scale(said: Said, fields: dict[str, Any]) -> dict[str, Any]:
@@ -35,16 +36,6 @@ def _scale(said: Said, fields: dict[str, Any]) -> dict[str, Any]:
     if isinstance(factor, bool) or not isinstance(factor, int | float) or factor <= 0:
         raise no_network(_SCALE, factor)
     return {_SCALE: factor}
-
-
-def _norms(said: Said, fields: dict[str, Any]) -> dict[str, Any]:
-    return {"qk_layernorm": True, "qk_layernorm_scope": "per_head"} if said(_QK_NORM) else {}
-
-
-def _keys_of_norms(model: ModelSpec) -> dict[str, Any] | None:
-    if model.qk_layernorm and model.qk_layernorm_scope != "per_head":
-        return None
-    return {_QK_NORM: model.qk_layernorm}
 
 
 def _without_positions(said: Said, fields: dict[str, Any]) -> dict[str, Any]:
@@ -90,7 +81,7 @@ COHERE = replace(
     ),
     sizes={**{field: key for field, key in SIZES.items() if field != "norm_epsilon"}, "norm_epsilon": "layer_norm_eps"},
     fixed={
-        **{field: value for field, value in FIXED.items() if field not in (_SCALE, *_NORMS)},
+        **{field: value for field, value in FIXED.items() if field not in (_SCALE, *NORMS_OF_HEADS)},
         **{"normalization": "LayerNorm", "norm_bias": False, "parallel_residual": "one_norm"},
     },
     constants={"attention_bias": False},
@@ -99,7 +90,7 @@ COHERE = replace(
         **{"initializer_range": 0.02, "tie_word_embeddings": True, "max_position_embeddings": 8192},
         **{"rope_theta": 500000, _SCALE: 0.0625, _QK_NORM: False},
     },
-    derived=(_LOGITS, Derived(_NORMS, (_QK_NORM,), _norms, _keys_of_norms)),
+    derived=(_LOGITS, norms_of_heads(_QK_NORM)),
     written={"pad_token_id": None},  # by default a token that a smaller vocabulary does not have
     # What published files say as well, and transformers does not read.
     ignored=frozenset({"model_max_length"}),
