@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -61,8 +61,8 @@ def find_continuation(
 
     The latest run of this very spec; else the last chosen one that goes on with the changes unasked; else the last
     chosen one that has done work, whether or not what it saved is still there. Cells of sweeps count for the first
-    only. `warn` hears of runs whose spec cannot be read. Raises UserError where one of them has saved, and no other run
-    is continued.
+    only. `warn` hears of runs whose spec cannot be read. Raises UserError where one of them has saved, or the state of
+    one cannot be read, and no other run is continued.
     """
     others = []
     wanted = job.config_hash
@@ -72,19 +72,21 @@ def find_continuation(
         others.append((run, spec))
     or_else = "start another run at iteration 0 with --new"
     refuse_lost_spec(job, runs_dir, or_else)
-    found = _of_another_spec(others, job, written, from_scratch=from_scratch)
+    specs = {run: spec for run, spec in others if cell_of(run) is None}
+    statuses, troubles = readable_statuses(list(specs))
+    found = _of_another_spec(statuses, specs, job, written, from_scratch=from_scratch)
     if not found:
+        refuse_troubles(troubles, or_else)
         _refuse_unreadable(job.name, runs_dir, or_else)
     return next((each for each in found if each.is_settled), found[0] if found else None)
 
 
 def _of_another_spec(
-    others: Sequence[tuple[RunDir, JobSpec]], job: JobSpec, written: str, *, from_scratch: bool
+    statuses: Sequence[RunStatus], specs: Mapping[RunDir, JobSpec], job: JobSpec, written: str, *, from_scratch: bool
 ) -> list[Continuation]:
-    """Those that the job continues with changes, unasked or not, the last chosen first."""
-    specs = {run: spec for run, spec in others if cell_of(run) is None}
+    """Those that the job continues with changes, unasked or not, in the order of `statuses`."""
     found = []
-    for status in readable_statuses(list(specs))[0]:
+    for status in statuses:
         if status.events.imported_from is not None:
             continue
         spec = specs[status.run]
@@ -176,6 +178,19 @@ def _keep_unwritten(has: dict[str, Any], wants: dict[str, Any], words: set[str],
             wants[key] = value
             changed = True
     return changed
+
+
+def refuse_troubles(troubles: Mapping[RunDir, Exception], or_else: str) -> None:
+    """Raises UserError for a run whose state cannot be read: nobody can say whether a job would do its work again. One
+    that this user may not read is another person's, whose work is not theirs.
+    """
+    for run, error in troubles.items():
+        if not isinstance(error, PermissionError):
+            raise UserError(
+                f"run {run.name}/{run.run_id} cannot be read, so nobody can say what it has done: {error}.\n"
+                f"      Put that right to continue it, or {or_else}.",
+                code="unreadable_run",
+            ) from error
 
 
 def _refuse_unreadable(name: str, runs_dir: Path, or_else: str) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from orchestrator.errors import UserError
 from orchestrator.launch.code.code_version import code_state
-from orchestrator.launch.continuation import Continuation, continued_with, with_unwritten
+from orchestrator.launch.continuation import Continuation, continued_with, refuse_troubles, with_unwritten
 from orchestrator.launch.runs import create_run, next_run_dir, refuse_lost_spec, remove_new_run, saved_up_to, written_of
 from orchestrator.launch.states.run_states import RunStatus, readable_statuses
 from orchestrator.run_directory.events.ledger import PlanWithdrawn
@@ -70,7 +70,7 @@ def match_cells(
 ) -> list[CellRun]:
     """The run that each cell has: one of its very spec, or that of the cell with the same values when the sweep was
     started last. With `new`, the first only. A deleted cell gets no run, but for `with_deleted`. Raises UserError where
-    a run has checkpoints and has lost its spec.
+    a run has saved and has lost its spec, or its state cannot be read.
     """
     entries = [*sweep.left(), *sweep.planned().cells] if sweep.is_planned else []
     deleted = set() if with_deleted else sweep.deleted(entries)
@@ -86,7 +86,9 @@ def match_cells(
         matched.append(CellRun(cell, cell.id, None if same is None else Continuation(same, cell.job)))
         if same is None and (entry := earlier.get(_key(cell.values))) is not None:
             open_[cell.id] = entry
-    statuses = {status.run: status for status in readable_statuses([sweep.run(entry) for entry in open_.values()])[0]}
+    readable, troubles = readable_statuses([sweep.run(entry) for entry in open_.values()])
+    refuse_troubles(troubles, "start other runs at iteration 0 with --new")
+    statuses = {status.run: status for status in readable}
     return [
         _continued(each, open_[each.id], statuses.get(sweep.run(open_[each.id]))) if each.id in open_ else each
         for each in matched

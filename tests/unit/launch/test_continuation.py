@@ -334,6 +334,19 @@ def test_a_run_whose_spec_cannot_be_read_does_not_begin_again_under_another(make
     assert continued(safe, runs_dir) == (other, ["checkpoint.keep_last"], True)
 
 
+@pytest.mark.parametrize("name", ["events.jsonl", "lease"])
+def test_a_run_that_cannot_be_read_does_not_begin_again_under_another_spec(
+    make_job: MakeJob, runs_dir: Path, name: str
+) -> None:
+    run = completed(made(make_job(), runs_dir), 20)
+    (run.path / name).unlink(missing_ok=True)
+    os.mkfifo(run.path / name)
+    with refused("unreadable_run", f"{run.path / name}", "--new"):
+        continued(make_job(optimizer__lr=2e-3), runs_dir)
+    other = saved(made(make_job(optimizer__lr=2e-3), runs_dir), 5)
+    assert continued(make_job(optimizer__lr=2e-3), runs_dir) == (other, [], True)
+
+
 def test_a_spec_that_a_resume_changed(make_job: MakeJob, runs_dir: Path) -> None:
     """The file that it began with is another spec by now."""
     run = saved(made(make_job(), runs_dir), 10)

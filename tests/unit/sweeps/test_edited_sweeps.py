@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -144,6 +145,18 @@ def test_cells_that_have_lost_what_they_saved_do_not_begin_again_unasked(
         assert f"{runs[1].name}/{runs[1].run_id} to continue from; to start another run, add --new" in err
     assert edit("optimizer: {weight_decay: 0.2}", "--new")[0] == 0
     assert [start.run in before for start in started] == [False, False]
+
+
+def test_a_cell_that_cannot_be_read_does_not_begin_again_unasked(
+    edit: Any, sweep: SweepDir, started: list[CellStart]
+) -> None:
+    run = sweep.run(sweep.planned().cells[1])
+    run.events_file.unlink()
+    os.mkfifo(run.events_file)
+    code, _, err = edit(KEEP)
+    assert (code, started) == (2, [])
+    assert f"run {run.name}/{run.run_id} cannot be read" in err
+    assert edit(KEEP, "--new")[0] == 0
 
 
 def test_both_ways_out(edit: Any, sweep: SweepDir, started: list[CellStart]) -> None:
