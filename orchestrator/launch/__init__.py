@@ -13,7 +13,8 @@ A run that was started before and has no checkpoint is refused before anything i
 `--from-scratch` is given; a run whose checkpoints cannot be read fails in the runtime.
 
 Only `continuation.find_continuation` decides which run a job continues: the latest run of exactly this spec; otherwise
-the last chosen run that `is_settled` (safe changes, or completed and longer); otherwise the last chosen run with a
-checkpoint or a live process, whose changes a person has to allow. A person chooses a run by creating, submitting or
+the last chosen run that `is_settled` (safe changes, or completed and longer); otherwise the last chosen run that has
+saved, completed or lives, whose changes a person has to allow; nothing of it can be continued where `is_lost`, none of
+its checkpoints being whole any more. A person chooses a run by creating, submitting or
 launching it. A generation that never started anything is removed again (`runs.taken_back`).
 """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,14 +12,11 @@ from typing import Any
 from orchestrator.errors import SpecError, UserError
 from orchestrator.fields.resume import AtTheStart
 from orchestrator.kernel_selection.changes import diff_jobs
-from orchestrator.launch.runs import refuse_lost_spec, specs_named, written_of
+from orchestrator.launch.runs import refuse_lost_spec, saved_up_to, specs_named, written_of
 from orchestrator.launch.states.run_states import RunStatus, last_iteration, readable_statuses
 from orchestrator.planning.training_schedule.batch import BatchSchedule
-from orchestrator.run_directory.checkpoints.commit_markers import Commit, committed
-from orchestrator.run_directory.rundir import (
-    RunDir,
-    cell_of,
-)
+from orchestrator.run_directory.events.types import CheckpointSaved
+from orchestrator.run_directory.rundir import RunDir, cell_of
 from orchestrator.run_directory.runs_folder import RUN_ID
 from orchestrator.spec.documents.field_names import overridden
 from orchestrator.spec.job import JobSpec
@@ -43,11 +40,13 @@ class Continuation:
     """What a person changed since."""
     is_settled: bool = True
     """Whether it goes on with these changes unasked."""
+    is_lost: bool = False
+    """Whether it has no checkpoint any more to go on from, though it had."""
 
     @property
     def is_forbidden(self) -> bool:
         """Whether it cannot go on with these changes."""
-        return any(change.kind == "forbidden" for change in self.changes)
+        return self.is_lost or any(change.kind == "forbidden" for change in self.changes)
 
 
 def find_continuation(
@@ -61,8 +60,9 @@ def find_continuation(
     """The run that a job continues; None where a new one would begin. `written`: the job as its author wrote it.
 
     The latest run of this very spec; else the last chosen one that goes on with the changes unasked; else the last
-    chosen one that has something to lose. Cells of sweeps count for the first only. `warn` hears of runs whose spec
-    cannot be read. Raises UserError where one of them has checkpoints, and no other run is continued.
+    chosen one that has done work, whether or not what it saved is still there. Cells of sweeps count for the first
+    only. `warn` hears of runs whose spec cannot be read. Raises UserError where one of them has saved, or the state of
+    one cannot be read, and no other run is continued.
     """
     others = []
     wanted = job.config_hash
@@ -72,33 +72,49 @@ def find_continuation(
         others.append((run, spec))
     or_else = "start another run at iteration 0 with --new"
     refuse_lost_spec(job, runs_dir, or_else)
-    found = _of_another_spec(others, job, written, from_scratch=from_scratch)
+    specs = {run: spec for run, spec in others if cell_of(run) is None}
+    statuses, troubles = readable_statuses(list(specs))
+    found = _of_another_spec(statuses, specs, job, written, from_scratch=from_scratch)
     if not found:
+        refuse_troubles(troubles, or_else)
         _refuse_unreadable(job.name, runs_dir, or_else)
     return next((each for each in found if each.is_settled), found[0] if found else None)
 
 
 def _of_another_spec(
-    others: Sequence[tuple[RunDir, JobSpec]], job: JobSpec, written: str, *, from_scratch: bool
+    statuses: Sequence[RunStatus], specs: Mapping[RunDir, JobSpec], job: JobSpec, written: str, *, from_scratch: bool
 ) -> list[Continuation]:
-    """Those that the job continues with changes, unasked or not, the last chosen first."""
-    specs = {run: spec for run, spec in others if cell_of(run) is None}
+    """Those that the job continues with changes, unasked or not, in the order of `statuses`."""
     found = []
-    for status in readable_statuses(list(specs))[0]:
+    for status in statuses:
         if status.events.imported_from is not None:
             continue
         spec = specs[status.run]
         merged = with_unwritten(spec, job, written_of(status.run), written)
-        changes = tuple(diff_jobs(spec, merged))
-        has_work = bool(status.checkpoints) or status.is_active
-        # A completed run whose checkpoints were deleted is what an edit of its tags, say, would train once more.
-        is_done = status.state == "completed" and not any(change.path in _LENGTHS for change in changes)
-        can_go_on = has_work or from_scratch or is_done or not status.events.was_started
-        if can_go_on and is_settled(changes, spec, merged, status):
-            found.append(Continuation(status.run, merged, changes))
-        elif has_work:
-            found.append(Continuation(status.run, merged, changes, is_settled=False))
+        goes_on = continued_with(status, spec, merged, from_scratch=from_scratch)
+        if goes_on is not None and (_has_work(status) or from_scratch or not status.events.was_started):
+            found.append(goes_on)
     return found
+
+
+def continued_with(status: RunStatus, old: JobSpec, new: JobSpec, *, from_scratch: bool = False) -> Continuation | None:
+    """How a run goes on with another spec, unasked or not; None where it has done no work that another run would do
+    again, and the changes are not settled.
+    """
+    changes = tuple(diff_jobs(old, new))
+    has_work = _has_work(status)
+    is_lost = has_work and not (status.checkpoints or status.is_active or from_scratch)
+    # A completed run whose checkpoints were deleted is what an edit of its tags, say, would train once more.
+    is_done = status.state == "completed" and not any(change.path in _LENGTHS for change in changes)
+    if is_settled(changes, old, new, status) and (is_done or not is_lost):
+        return Continuation(status.run, new, changes)
+    return Continuation(status.run, new, changes, is_settled=False, is_lost=is_lost) if has_work else None
+
+
+def _has_work(status: RunStatus) -> bool:
+    """Whether a run has got anywhere: a checkpoint that was saved may have been deleted or damaged since."""
+    has_saved = status.state == "completed" or status.events.last(CheckpointSaved) is not None
+    return has_saved or bool(status.checkpoints) or status.is_active
 
 
 def is_settled(changes: Sequence[Change], old: JobSpec, new: JobSpec, status: RunStatus) -> bool:
@@ -112,10 +128,15 @@ def is_settled(changes: Sequence[Change], old: JobSpec, new: JobSpec, status: Ru
     )
 
 
-def has_steps_left(found: Continuation, checkpoints: Sequence[Commit]) -> bool:
-    """Whether a run that has completed trains on with what was changed; not where it has no checkpoint."""
-    changed_and_saved = bool(found.changes) and bool(checkpoints)
-    return changed_and_saved and last_iteration(found.job, checkpoints) > checkpoints[-1].iteration
+def has_steps_left(found: Continuation, status: RunStatus) -> bool:
+    """Whether a run that has completed trains on with what was changed; not where it has no checkpoint. Where the last
+    one is gone, the steps up to it are none of these.
+    """
+    checkpoints, saved = status.checkpoints, status.events.last(CheckpointSaved)
+    if not found.changes or not checkpoints:
+        return False
+    reached = max(checkpoints[-1].iteration, saved.iteration or 0 if saved else 0)
+    return last_iteration(found.job, checkpoints) > reached
 
 
 def with_unwritten(old: JobSpec, new: JobSpec, before: str, now: str) -> JobSpec:
@@ -159,9 +180,22 @@ def _keep_unwritten(has: dict[str, Any], wants: dict[str, Any], words: set[str],
     return changed
 
 
+def refuse_troubles(troubles: Mapping[RunDir, Exception], or_else: str) -> None:
+    """Raises UserError for a run whose state cannot be read: nobody can say whether a job would do its work again. One
+    that this user may not read is another person's, whose work is not theirs.
+    """
+    for run, error in troubles.items():
+        if not isinstance(error, PermissionError):
+            raise UserError(
+                f"run {run.name}/{run.run_id} cannot be read, so nobody can say what it has done: {error}.\n"
+                f"      Put that right to continue it, or {or_else}.",
+                code="unreadable_run",
+            ) from error
+
+
 def _refuse_unreadable(name: str, runs_dir: Path, or_else: str) -> None:
-    """Raises UserError for a run of this name that has checkpoints, and a spec that cannot be read: nobody can say
-    whether the job would do its work again.
+    """Raises UserError for a run of this name that has saved, and a spec that cannot be read: nobody can say whether
+    the job would do its work again.
     """
     folder = runs_dir.absolute() / name
     try:
@@ -169,17 +203,14 @@ def _refuse_unreadable(name: str, runs_dir: Path, or_else: str) -> None:
     except OSError:
         return
     for run in runs:
+        saved = saved_up_to(run) if cell_of(run) is None else None
         try:
-            checkpoints = committed(run) if cell_of(run) is None else []
-        except OSError:  # another person's
-            continue
-        try:
-            if checkpoints:
+            if saved is not None:
                 load_resolved(run.resolved())
         except UserError as error:
             raise UserError(
-                f"run {run.name}/{run.run_id} has checkpoints up to iteration {checkpoints[-1].iteration}, and its "
-                f"spec cannot be compared with this job: {str(error).splitlines()[0]}.\n"
+                f"run {run.name}/{run.run_id} has saved checkpoints up to iteration {saved}, and its spec cannot be "
+                f"compared with this job: {str(error).splitlines()[0]}.\n"
                 f"      Restore that file to continue it, or {or_else}.",
                 code="unreadable_stored_spec",
             ) from error

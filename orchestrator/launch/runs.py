@@ -20,6 +20,7 @@ from orchestrator.launch.processes.stop_request import caught_signals
 from orchestrator.launch.run_names import called, not_renamed, shown_name
 from orchestrator.run_directory.checkpoints.commit_markers import committed
 from orchestrator.run_directory.events.types import (
+    CheckpointSaved,
     Created,
     DataFailed,
     DataPrepared,
@@ -172,7 +173,7 @@ def run_to_continue(
     """The latest run of this very spec; None where a new one would begin.
 
     `warn` hears of runs whose spec cannot be read: those are passed over. Raises UserError where one of them has
-    checkpoints and began with this spec: a new run would do its work again.
+    saved and began with this spec: a new run would do its work again.
     """
     run = find_same(job, runs_dir, warn)
     if run is None:
@@ -181,27 +182,36 @@ def run_to_continue(
 
 
 def refuse_lost_spec(job: JobSpec, runs_dir: Path, or_else: str) -> None:
-    """Raises UserError where a run began with this spec, has checkpoints, and has lost its spec. `or_else`: what can be
-    done but to put that back.
+    """Raises UserError where a run began with this spec, has saved, and has lost its spec. `or_else`: what can be done
+    but to put that back.
     """
     kept = names_in_trash(runs_dir)
     taken = takewhile(lambda path: path.exists() or path.name in kept, _places_for(job, runs_dir))
     for run in map(RunDir, taken):
+        saved = saved_up_to(run)
         try:
-            checkpoints = committed(run)
-        except OSError:  # another person's
-            continue
-        try:
-            if checkpoints:
+            if saved is not None:
                 load_resolved(run.resolved())
         except UserError as error:
             why = str(error).splitlines()[0]
             raise UserError(
-                f"{run.path} began with this very spec and has checkpoints up to iteration "
-                f"{checkpoints[-1].iteration}, but its spec cannot be read: {why}.\n"
+                f"{run.path} began with this very spec and has saved checkpoints up to iteration {saved}, but its spec "
+                f"cannot be read: {why}.\n"
                 f"      Restore that file to continue it, or {or_else}.",
                 code="unreadable_stored_spec",
             ) from error
+
+
+def saved_up_to(run: RunDir) -> int | None:
+    """The iteration of the last checkpoint that a run has saved, whether or not it is there; None where nothing is
+    known of one, as of another person's run.
+    """
+    found = []
+    with contextlib.suppress(OSError):
+        found += [commit.iteration for commit in committed(run)]
+    with contextlib.suppress(OSError):
+        found += [event.iteration or 0 for event in run.events().all(CheckpointSaved)]
+    return max(found, default=None)
 
 
 @contextlib.contextmanager

@@ -19,7 +19,7 @@ def starts_of(matched: Sequence[CellRun], statuses: Sequence[CellStatus]) -> lis
     starts = []
     for status in statuses:
         cell = cells[status.entry.id]
-        is_longer = cell.found is not None and has_steps_left(cell.found, status.status.checkpoints)
+        is_longer = cell.found is not None and has_steps_left(cell.found, status.status)
         if status.state in STARTED_BY_RUN or (status.state == "completed" and is_longer):
             starts.append(start_of(status, cell.job))
     return starts

@@ -8,10 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from orchestrator.errors import UserError
-from orchestrator.kernel_selection.changes import diff_jobs
 from orchestrator.launch.code.code_version import code_state
-from orchestrator.launch.continuation import Continuation, is_settled, with_unwritten
-from orchestrator.launch.runs import create_run, next_run_dir, refuse_lost_spec, remove_new_run, written_of
+from orchestrator.launch.continuation import Continuation, continued_with, refuse_troubles, with_unwritten
+from orchestrator.launch.runs import create_run, next_run_dir, refuse_lost_spec, remove_new_run, saved_up_to, written_of
 from orchestrator.launch.states.run_states import RunStatus, readable_statuses
 from orchestrator.run_directory.events.ledger import PlanWithdrawn
 from orchestrator.run_directory.rundir import RunDir, write_atomically
@@ -71,7 +70,7 @@ def match_cells(
 ) -> list[CellRun]:
     """The run that each cell has: one of its very spec, or that of the cell with the same values when the sweep was
     started last. With `new`, the first only. A deleted cell gets no run, but for `with_deleted`. Raises UserError where
-    a run has checkpoints and has lost its spec.
+    a run has saved and has lost its spec, or its state cannot be read.
     """
     entries = [*sweep.left(), *sweep.planned().cells] if sweep.is_planned else []
     deleted = set() if with_deleted else sweep.deleted(entries)
@@ -87,7 +86,9 @@ def match_cells(
         matched.append(CellRun(cell, cell.id, None if same is None else Continuation(same, cell.job)))
         if same is None and (entry := earlier.get(_key(cell.values))) is not None:
             open_[cell.id] = entry
-    statuses = {status.run: status for status in readable_statuses([sweep.run(entry) for entry in open_.values()])[0]}
+    readable, troubles = readable_statuses([sweep.run(entry) for entry in open_.values()])
+    refuse_troubles(troubles, "start other runs at iteration 0 with --new")
+    statuses = {status.run: status for status in readable}
     return [
         _continued(each, open_[each.id], statuses.get(sweep.run(open_[each.id]))) if each.id in open_ else each
         for each in matched
@@ -106,20 +107,17 @@ def _continued(matched: CellRun, entry: Entry, status: RunStatus | None) -> Cell
     try:
         spec = load_resolved(status.run.resolved())
     except UserError as error:
-        if not status.checkpoints:
+        if (saved := saved_up_to(status.run)) is None:
             return matched
         raise UserError(
-            f"cell {cell.name}: run {status.run.path} has checkpoints up to iteration "
-            f"{status.checkpoints[-1].iteration}, but its spec cannot be read: {str(error).splitlines()[0]}.\n"
+            f"cell {cell.name}: run {status.run.path} has saved checkpoints up to iteration {saved}, but its spec "
+            f"cannot be read: {str(error).splitlines()[0]}.\n"
             "      Restore that file to continue it, or start another run at iteration 0 with --new.",
             code="cell_cannot_continue",
         ) from error
     job = with_unwritten(spec, cell.job, written_of(status.run), cell.loaded.text)
-    changes = tuple(diff_jobs(spec, job))
-    settled = is_settled(changes, spec, job, status)
-    if not settled and not status.checkpoints and not status.is_active:
-        return matched
-    return CellRun(cell, entry.id, Continuation(status.run, job, changes, settled))
+    found = continued_with(status, spec, job)
+    return matched if found is None else CellRun(cell, entry.id, found)
 
 
 def write_plan(

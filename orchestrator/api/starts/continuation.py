@@ -95,7 +95,7 @@ def needs_no_start(
     """Whether a run is on its way or has done all its steps."""
     if is_on_its_way:
         return NoStart(found, status, "on its way")
-    if status.state == "completed" and not from_scratch and not has_steps_left(found, status.checkpoints):
+    if status.state == "completed" and not from_scratch and not has_steps_left(found, status):
         return NoStart(found, status, "completed")
     return None
 
@@ -116,15 +116,18 @@ def take_changes(found: Continuation, written: str, reporter: Reporter, *, from_
 
 def choose(found: Sequence[Continuation], what: str, reporter: Reporter) -> Answer:
     """Ask a person whether runs are continued with changes. Raises SpecChanged where nobody can be asked."""
+    lost = ", ".join(label(each.run) for each in found if each.is_lost)
     forbidden = any(each.is_forbidden for each in found)
     told = f"{what}:\n{all_changes(found)}"
-    answer = reporter.choose(told, ("new", "nothing") if forbidden else ("continue", "new", "nothing"))
+    way = "To continue with these changes, add --allow-changes"
+    if lost:
+        way = f"No whole checkpoint is left of {lost} to continue from"
+    elif forbidden:
+        way = "Forbidden changes cannot be applied to an existing run"
+    asked = f"{told}\n      {way}" if lost else told
+    answer = reporter.choose(asked, ("new", "nothing") if forbidden else ("continue", "new", "nothing"))
     if answer is None:
-        cannot = "forbidden changes cannot be applied to an existing run" if forbidden else ""
-        ways = cannot or "to continue with these changes, add --allow-changes"
-        raise SpecChanged(
-            f"nothing was started: {told}\n      {ways[0].upper()}{ways[1:]}; to start another run, add --new."
-        )
+        raise SpecChanged(f"nothing was started: {told}\n      {way}; to start another run, add --new.")
     return answer
 
 

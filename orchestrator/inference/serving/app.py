@@ -8,7 +8,7 @@ import ipaddress
 import json
 import re
 import uuid
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -299,6 +299,11 @@ async def requests_of(
     return [replace(request, number=number, options=own) for number, (request, own) in enumerate(each)]
 
 
+def _event(record: Mapping[str, Any]) -> str:
+    """One event of a stream. ASCII, as some callers end a line at characters that JSON leaves as they are."""
+    return f"data: {json.dumps(record, separators=(',', ':'))}\n\n"
+
+
 class _Call:
     """One call on its way through the engine."""
 
@@ -353,11 +358,11 @@ class _Call:
                     continue
                 choice = self._choice(piece.number, piece.text, piece.done, True)
                 record = envelope(kind, self._served.name, self._identity)
-                yield f"data: {json.dumps({**record, 'choices': [choice]})}\n\n"
+                yield _event({**record, "choices": [choice]})
         except RequestError as error:  # the status has been sent
-            yield f"data: {json.dumps(_record(error))}\n\n"
+            yield _event(_record(error))
             return
         if tells_usage:
             record = envelope(kind, self._served.name, self._identity)
-            yield f"data: {json.dumps({**record, 'choices': [], 'usage': usage(self._read, written)})}\n\n"
+            yield _event({**record, "choices": [], "usage": usage(self._read, written)})
         yield "data: [DONE]\n\n"

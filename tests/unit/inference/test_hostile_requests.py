@@ -201,6 +201,23 @@ def test_a_request_of_a_megabyte_is_answered_at_once_and_in_few_words(alone: Ser
         assert UndisturbedClock(alone.listener).seconds(ask) < 5
 
 
+@pytest.mark.parametrize(
+    ("options", "bytes_a_token"),
+    [({}, 16), ({"logprobs": 1}, 48), ({"stream": True}, 200), ({"stream": True, "stop": ["a" * 512] * 32}, 200)],
+)
+def test_the_tokens_asked_for_bound_an_answer(alone: Server, options: dict[str, Any], bytes_a_token: int) -> None:
+    """A stream has at most a piece for each, and no empty one, even while a stop text keeps what is written back."""
+    status, content = alone.ask("/v1/completions", {"prompt": "d", "max_tokens": 55, "n": 4, **options})
+    assert status == 200
+    assert len(content.encode()) <= 4 * 55 * bytes_a_token + 1000
+    if "stream" in options:
+        *pieces, end = [line.removeprefix("data: ") for line in content.strip().split("\n\n")]
+        choices = [json.loads(piece)["choices"][0] for piece in pieces]
+        assert end == "[DONE]"
+        assert len(choices) <= 4 * 55
+        assert all(choice["text"] or choice["finish_reason"] for choice in choices)
+
+
 def test_many_wrong_requests_of_a_megabyte_at_once(alone: Server) -> None:
     wrong = b'{"prompt":[' + b"1," * 500_000 + b"null]}"
     with watched(alone.port, process=alone.listener), ThreadPoolExecutor(8) as threads:

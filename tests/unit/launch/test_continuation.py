@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import os
 import pty
+import shutil
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,8 @@ import pytest
 from support.event_log import append_event, lines_of
 from support.refused import refused
 
+from orchestrator.api.starts.continuation import StartOptions, run_continued
+from orchestrator.api.starts.reporter import Answer, Reporter
 from orchestrator.fields.resume import AtTheStart
 from orchestrator.kernel_selection.changes import diff_jobs
 from orchestrator.launch.continuation import find_continuation, with_unwritten
@@ -186,6 +189,107 @@ def test_a_completed_run_goes_on_where_its_length_grew(make_job: MakeJob, runs_d
     assert in_samples == (run, ["schedule.train_iters", "schedule.train_samples"], True)
 
 
+def marker_of(run: RunDir, iteration: int) -> Path:
+    return run.checkpoint(iteration) / "commit.json"
+
+
+def as_a_pipe(marker: Path) -> None:
+    marker.unlink()
+    os.mkfifo(marker)
+
+
+DAMAGES: dict[str, Callable[[Path], object]] = {
+    "no marker": Path.unlink,
+    "a marker that is a pipe": as_a_pipe,
+    "half a marker": lambda marker: marker.write_text('{"iteration": 20,'),
+    "no checkpoint": lambda marker: shutil.rmtree(marker.parent),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
+def test_a_run_that_has_lost_what_it_saved_is_not_trained_again_unasked(
+    make_job: MakeJob, runs_dir: Path, damage: Callable[[Path], object]
+) -> None:
+    done = completed(made(make_job(), runs_dir), 20)
+    damage(marker_of(done, 20))
+    safe, other = make_job(checkpoint={"save_interval": 5, "keep_last": 9}), make_job(optimizer__lr=2e-3)
+    longer = make_job(schedule__train_iters=40)
+    assert continued(safe, runs_dir) == (done, ["checkpoint.keep_last"], True), "it has completed all the same"
+    for job, change in ((other, "optimizer.lr"), (longer, "schedule.train_iters")):
+        assert continued(job, runs_dir) == (done, [change], False)
+    append_event(done, "checkpoint_saved", iteration=20, seconds=1.0, bytes=1)
+    append_event(done, "launched", launch_id="l2", host="elsewhere")
+    append_event(done, "exited", launch_id="l2", code=1, cause="exception", message="", iteration=22)
+    for job, change in ((other, "optimizer.lr"), (safe, "checkpoint.keep_last")):
+        assert continued(job, runs_dir) == (done, [change], False)
+    done.resolved().unlink()
+    for job in (make_job(), other):
+        with refused("unreadable_stored_spec", "iteration 20", "--new"):
+            continued(job, runs_dir)
+
+
+@pytest.mark.parametrize("command", ["run", "submit"])
+def test_a_command_starts_nothing_in_place_of_a_run_that_has_lost_what_it_saved(
+    orchestrator: Orchestrator,
+    write: Callable[..., Path],
+    make_job: MakeJob,
+    runs_dir: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    command: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "clusters").mkdir()
+    (tmp_path / "clusters" / "lab.yaml").write_text("name: lab\ntime: 1h\n")
+    run = completed(made(make_job(), runs_dir), 20)
+    marker_of(run, 20).unlink()
+    for options in ((), ("--allow-changes",)):
+        code, _, err = orchestrator(command, write(optimizer__lr=2e-3), *options)
+        assert code == 2
+        assert f"No whole checkpoint is left of tiny/{run.run_id} to continue from" in err
+        assert err.endswith("to start another run, add --new.\n")
+    code, out, _ = orchestrator(command, write(checkpoint={"save_interval": 5, "keep_last": 9}))
+    assert (code, "has completed already" in out) == (0, True)
+    assert all_runs(runs_dir) == [run]
+
+
+def test_who_can_be_asked_may_start_another_run_but_not_continue_without_a_checkpoint(
+    make_job: MakeJob, runs_dir: Path
+) -> None:
+    run = completed(made(make_job(), runs_dir), 20)
+    marker_of(run, 20).unlink()
+    asked = []
+
+    class Person(Reporter):
+        def choose(self, question: str, answers: Sequence[Answer]) -> Answer:
+            asked.append((f"No whole checkpoint is left of tiny/{run.run_id}" in question, answers))
+            return "new"
+
+    edited = make_job(optimizer__lr=2e-3)
+    loaded = load_text(text_of(edited), "job.yaml", ())
+    assert run_continued(loaded, runs_dir, StartOptions(allow_changes=True), Person()) is None
+    assert asked == [(True, ("new", "nothing"))]
+    scratch = run_continued(loaded, runs_dir, StartOptions(allow_changes=True, from_scratch=True), Person())
+    assert scratch is not None
+    assert (scratch.run, len(asked)) == (run, 1), "the same run begins again, as it was told to"
+
+
+def test_a_completed_run_that_has_lost_its_last_checkpoint_is_not_trained_from_the_one_before(
+    orchestrator: Orchestrator, write: Callable[..., Path], runs_dir: Path
+) -> None:
+    assert orchestrator("run", write())[0] == 0
+    [run] = all_runs(runs_dir)
+    marker_of(run, 20).unlink()
+    before = lines_of(run)
+    code, out, _ = orchestrator("run", write(checkpoint={"save_interval": 5, "keep_last": 9}))
+    assert (code, "has completed already" in out) == (0, True)
+    assert (all_runs(runs_dir), lines_of(run)) == ([run], before)
+    code, out, err = orchestrator("run", write(schedule__train_iters=25))
+    assert code == 0
+    assert "commit.json: it was never finished" in out + err
+    assert "resumed from the checkpoint of iteration 15" in out
+
+
 def test_a_run_that_has_nothing_to_go_on_with_is_not_asked_about(make_job: MakeJob, runs_dir: Path) -> None:
     never = made(make_job(), runs_dir)
     safe, other = make_job(checkpoint={"save_interval": 5, "keep_last": 9}), make_job(optimizer__lr=2e-3)
@@ -228,6 +332,19 @@ def test_a_run_whose_spec_cannot_be_read_does_not_begin_again_under_another(make
     other = saved(made(make_job(optimizer__lr=2e-3), runs_dir), 5)
     safe = make_job(optimizer__lr=2e-3, checkpoint={"save_interval": 5, "keep_last": 9})
     assert continued(safe, runs_dir) == (other, ["checkpoint.keep_last"], True)
+
+
+@pytest.mark.parametrize("name", ["events.jsonl", "lease"])
+def test_a_run_that_cannot_be_read_does_not_begin_again_under_another_spec(
+    make_job: MakeJob, runs_dir: Path, name: str
+) -> None:
+    run = completed(made(make_job(), runs_dir), 20)
+    (run.path / name).unlink(missing_ok=True)
+    os.mkfifo(run.path / name)
+    with refused("unreadable_run", f"{run.path / name}", "--new"):
+        continued(make_job(optimizer__lr=2e-3), runs_dir)
+    other = saved(made(make_job(optimizer__lr=2e-3), runs_dir), 5)
+    assert continued(make_job(optimizer__lr=2e-3), runs_dir) == (other, [], True)
 
 
 def test_a_spec_that_a_resume_changed(make_job: MakeJob, runs_dir: Path) -> None:

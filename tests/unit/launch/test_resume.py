@@ -236,6 +236,35 @@ def test_start_that_would_lose_everything_is_refused_before_its_ranks_start(
     assert lines_of(run) == before
 
 
+def test_a_run_goes_on_from_the_newest_whole_checkpoint_and_says_so(
+    orchestrator: Orchestrator, job_file: Path, runs_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = failing_run(orchestrator, job_file, runs_dir, monkeypatch)
+    (run.checkpoint(10) / "commit.json").unlink()
+    code, out, err = orchestrator("run", job_file)
+    assert code == 0
+    assert "iter_0000010 has no commit.json: it was never finished" in out + err
+    assert "resumed from the checkpoint of iteration 5" in out
+
+
+@pytest.mark.parametrize("changes", [(), ("--set", "checkpoint.keep_last=9"), ("--set", "optimizer.lr=2e-3")])
+def test_a_run_whose_checkpoints_are_all_damaged_is_neither_trained_again_nor_changed(
+    orchestrator: Orchestrator,
+    job_file: Path,
+    runs_dir: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    changes: tuple[str, ...],
+) -> None:
+    run = failing_run(orchestrator, job_file, runs_dir, monkeypatch)
+    for iteration in (5, 10):
+        (run.checkpoint(iteration) / "commit.json").unlink()
+    before = lines_of(run)
+    code, _, err = orchestrator("run", job_file, *changes)
+    assert code == 2
+    assert "to continue from" in err
+    assert (all_runs(runs_dir), lines_of(run), len(run.resolved_generations())) == ([run], before, 1)
+
+
 def test_advice_after_a_nan_without_a_checkpoint_works_as_it_stands(
     orchestrator: Orchestrator, job_file: Path, runs_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -149,7 +149,7 @@ def test_a_cell_whose_run_has_lost_its_spec_does_not_begin_again(
     before = tree(run.path.parent)
     code, out, err = orchestrator("sweep", "run", write("grid: {lr: [4, 1, 2, 3]}"), *options)
     assert (code, out) == (2, "")
-    assert f"{run.path} began with this very spec and has checkpoints up to iteration 20" in err
+    assert f"{run.path} began with this very spec and has saved checkpoints up to iteration 20" in err
     assert "or move that folder away, and the cell begins at iteration 0" in err
     assert tree(run.path.parent) == before
 

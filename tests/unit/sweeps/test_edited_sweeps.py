@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -131,6 +132,33 @@ def test_other_edits_start_nothing_unasked(
     assert (sweep.ledger.read_bytes(), all_runs(sweep.runs_dir)) == before
 
 
+def test_cells_that_have_lost_what_they_saved_do_not_begin_again_unasked(
+    edit: Any, sweep: SweepDir, started: list[CellStart]
+) -> None:
+    before, runs = all_runs(sweep.runs_dir), [sweep.run(cell) for cell in sweep.planned().cells]
+    append_event(runs[1], "checkpoint_saved", iteration=5, seconds=1.0, bytes=1)
+    for run, iteration in zip(runs, (20, 5), strict=True):
+        (run.checkpoint(iteration) / "commit.json").unlink()
+    for line, options in ((KEEP, ()), ("optimizer: {weight_decay: 0.2}", ("--allow-changes",))):
+        code, _, err = edit(line, *options)
+        assert (code, started, all_runs(sweep.runs_dir)) == (2, [], before)
+        assert f"{runs[1].name}/{runs[1].run_id} to continue from; to start another run, add --new" in err
+    assert edit("optimizer: {weight_decay: 0.2}", "--new")[0] == 0
+    assert [start.run in before for start in started] == [False, False]
+
+
+def test_a_cell_that_cannot_be_read_does_not_begin_again_unasked(
+    edit: Any, sweep: SweepDir, started: list[CellStart]
+) -> None:
+    run = sweep.run(sweep.planned().cells[1])
+    run.events_file.unlink()
+    os.mkfifo(run.events_file)
+    code, _, err = edit(KEEP)
+    assert (code, started) == (2, [])
+    assert f"run {run.name}/{run.run_id} cannot be read" in err
+    assert edit(KEEP, "--new")[0] == 0
+
+
 def test_both_ways_out(edit: Any, sweep: SweepDir, started: list[CellStart]) -> None:
     old = all_runs(sweep.runs_dir)
     assert edit("optimizer: {weight_decay: 0.2}", "--allow-changes")[0] == 0
@@ -171,4 +199,4 @@ def test_a_cell_whose_spec_cannot_be_read_does_not_begin_again(
     run.resolved().write_text("{")
     code, _, err = edit(KEEP)
     assert (code, started) == (2, [])
-    assert f"run {run.path} has checkpoints up to iteration 5" in err
+    assert f"run {run.path} has saved checkpoints up to iteration 5" in err

@@ -209,7 +209,7 @@ def take_changes_of(matched: Sequence[CellRun], statuses: Sequence[CellStatus], 
         status = known[each.id]
         if status.state in UNDER_WAY:
             live.append(each)
-        elif status.state != "completed" or has_steps_left(each.found, status.status.checkpoints):
+        elif status.state != "completed" or has_steps_left(each.found, status.status):
             taking.append(each)
     taken = [
         add_generation(each.found.run, each.job, each.cell.loaded.text) for each in taking if each.found is not None
