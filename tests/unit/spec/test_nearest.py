@@ -300,6 +300,18 @@ def test_offered_values_are_taken_in_any_job(name: str, changes: dict[str, Any])
             check_taken(problem, before, after, rest)
 
 
+def test_refusals_differ_in_their_numbers_as_in_their_words() -> None:
+    """By its numbers a refusal is known again in another job."""
+    names, sizes = ("gpt-345m", "mixtral-8x7b", "t5-220m"), (3, 5)
+    jobs = [shipped(name) for name in names]
+    for path in SHORT.values():
+        jobs += [changed(job, {path: size}) for job in jobs for size in sizes]
+    refused = {each for job in jobs for each in rules.refusals(job) if isinstance(each, Refusal)}
+    told = {(each.paths, each.code, each.numbers, each.message) for each in refused}
+    by_numbers, by_words = {each[:3] for each in told}, {(*each[:2], each[3]) for each in told}
+    assert len(told) == len(by_numbers) == len(by_words) > 100
+
+
 def test_values_that_need_others_too() -> None:
     """A number of GPUs that fits the layout does not fit the batch: what has to change with it is named."""
     (problem,) = problems_of(lambda: load_job([SHIPPED["gpt-345m"]], overrides_of(["TP=2", "MICRO=5"])))
