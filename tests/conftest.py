@@ -23,6 +23,7 @@ from hypothesis import HealthCheck, settings
 from support import rank_template
 from support.commands import Commands
 from support.constants import draw_no_local_constants_where_derandomized
+from support.depth import FAST
 from support.forked_workers import ForkedWorkers
 from support.made_once import made_once
 from xdist.remote import Producer
@@ -192,7 +193,7 @@ def _has_gpu() -> bool:
 settings.register_profile(
     "orchestrator", parent=settings(), deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
 )
-settings.register_profile("fast", settings.get_profile("orchestrator"), max_examples=10)
+settings.register_profile("fast", settings.get_profile("orchestrator"), max_examples=FAST)
 settings.register_profile("random", settings.get_profile("orchestrator"), derandomize=False, print_blob=True)
 settings.load_profile("orchestrator")
 draw_no_local_constants_where_derandomized()

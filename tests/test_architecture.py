@@ -366,36 +366,6 @@ def test_events_are_typed_everywhere_but_in_their_room() -> None:
 
 
 # What ties tests to how code is written (support/ties.py), and how often it may be so: these may only go down.
-# Checks of warnings, whose problems get the codes of `warnings.WARNINGS`; a rule's problems get its name.
-CODED_BY_THEIR_CALLER = {
-    "planning/warnings.py",
-    "planning/checks/preflight_checks.py",
-    "planning/checks/unusual_values.py",
-    "planning/suggestions/bubble.py",
-}
-
-
-def _has_no_code(node: ast.AST) -> bool:
-    return (
-        isinstance(node, ast.Call)
-        and isinstance(node.func, ast.Name)
-        and node.func.id == "Problem"
-        and len(node.args) < 5
-        and "code" not in {keyword.arg for keyword in node.keywords}
-    )
-
-
-def test_every_problem_has_a_code() -> None:
-    without = set()
-    for path in (ROOT / "orchestrator").rglob("*.py"):
-        text = path.read_text(encoding="utf-8")
-        place = path.relative_to(ROOT / "orchestrator")
-        is_a_rule = "rules" in place.parts or place.name == "rules.py"
-        if "Problem(" in text and not is_a_rule and any(map(_has_no_code, ast.walk(ast.parse(text)))):
-            without.add(str(place))
-    assert without == CODED_BY_THEIR_CALLER
-
-
 MOST_TIES = {replacements: 103, moments: 26, private_looks: 18}
 
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import importlib
 import os
+import re
 import socket
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.depth import examples
 
 
 @pytest.mark.parametrize("method", ["connect", "connect_ex"])
@@ -58,3 +60,19 @@ def _drawn() -> list[int]:
 
     draw()
     return drawn
+
+
+@pytest.mark.parametrize(("profile", "most"), [("orchestrator", 400), ("random", 400), ("fast", 10)])
+def test_a_number_of_examples_of_a_tests_own_is_for_the_whole_suite(profile: str, most: int) -> None:
+    loaded = settings.get_current_profile_name()
+    settings.load_profile(profile)
+    try:
+        assert (examples(6), examples(400)) == (6, most)
+    finally:
+        settings.load_profile(loaded)
+
+
+def test_no_test_says_a_number_of_examples_that_no_profile_reaches() -> None:
+    folder, own = Path(__file__).parent, re.compile(r"max_examples[=](?!examples\()")
+    found = [path.relative_to(folder).as_posix() for path in folder.rglob("*.py") if own.search(path.read_text())]
+    assert found == ["conftest.py"], "settings(max_examples=examples(N))"

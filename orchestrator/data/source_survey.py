@@ -39,6 +39,8 @@ class Source(NamedTuple):
     """Whether it is on this machine, and damaged or made with another tokenizer than the job's."""
     code: str = "data"
     """The trouble's."""
+    is_shared: bool = False
+    """Whether the trouble is one of the job, which all data sets have that are to be made."""
 
     @property
     def is_to_be_made(self) -> bool:
@@ -64,7 +66,7 @@ def survey(
     sources = []
     unread = LOOKED_THROUGH
     for place, entry in _entries(data):
-        code = "data"
+        code, is_shared = "data", False
         try:
             header, trouble = _look(entry, data.sources, may_be_made=asked or data.prepare == "auto")
             if header is not None and header.index_bytes <= unread:
@@ -77,9 +79,9 @@ def survey(
             trouble = _otherwise_made(entry, header, tokenizer_hash, sentences, data.chat, vision)
         elif header is None and trouble is None:
             trouble = tokenizer_trouble or _template_trouble(data)
-            code = UNREADABLE_TOKENIZER if tokenizer_trouble is not None else code
-        is_here = header is not None or _is_here(entry)
-        sources.append(Source(place, entry, header, trouble, is_unfit=is_here and trouble is not None, code=code))
+            code, is_shared = UNREADABLE_TOKENIZER if tokenizer_trouble is not None else code, True
+        is_unfit = trouble is not None and (header is not None or _is_here(entry))
+        sources.append(Source(place, entry, header, trouble, is_unfit, code, is_shared))
     return sources
 
 
@@ -97,18 +99,18 @@ def data_problems(data: DataSpec, sources: list[Source], *, needed: bool) -> lis
     """What is wrong with the data sets that `survey` found: those that are here and unfit. Where the job is to start
     here (`needed`), also those that are missing and cannot be made, and a tokenizer that cannot be read.
     """
-    problems = []
+    problems: dict[tuple[str, str | None], Problem] = {}
     if needed and not data.random_tokens:
         _, trouble = _tokenizer(data.tokenizer)
         if trouble is not None:
-            problems.append(Problem(trouble, ("data.tokenizer.path", "data.tokenizer"), code=UNREADABLE_TOKENIZER))
+            paths: tuple[str, ...] = ("data.tokenizer.path", "data.tokenizer")
+            problems[UNREADABLE_TOKENIZER, None] = Problem(trouble, paths, code=UNREADABLE_TOKENIZER)
     for source in sources:
-        if source.trouble is None or not (needed or source.is_unfit):
-            continue
-        if all(problem.message != source.trouble for problem in problems):
+        if source.trouble is not None and (needed or source.is_unfit):
             paths = (source.place, source.place.partition("[")[0], "data.tokenizer")
-            problems.append(Problem(source.trouble, paths, code=source.code))
-    return problems
+            owner = None if source.is_shared else source.place
+            problems.setdefault((source.code, owner), Problem(source.trouble, paths, code=source.code))
+    return list(problems.values())
 
 
 def find(sources: list[Source], path: str) -> Source:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import isqrt
 from typing import NamedTuple
 
@@ -30,6 +30,8 @@ class SuggestedValues(NamedTuple):
 class Refusal(Problem):
     """A problem that another value of a field may end. Its hint says what else would."""
 
+    numbers: tuple[float, ...] = field(kw_only=True)
+    """What the rule compares: with others it is another problem."""
     offers: tuple[SuggestedValues, ...] = ()
     """In the order in which the values go before the hint."""
 

@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from slurm.cluster import Cluster
 from slurm.machine import wait_until
+from support.depth import examples
 from support.refused import refused
 
 from orchestrator.cluster_profiles import load_profile
@@ -220,7 +221,7 @@ def test_signals_reach_the_batch_shell_alone(cluster: Cluster, scripts: Scripts,
 numbered = st.tuples(st.from_regex(r"[a-z]{1,4}", fullmatch=True), st.integers(0, 1200), st.integers(0, 5))
 
 
-@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(30), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(numbered, min_size=1, max_size=40))
 def test_node_lists_are_read_as_scontrol_reads_them(
     cluster_without_accounting: Cluster, nodes: list[tuple[str, int, int]]

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from support.depth import examples
 from support.event_log import append_event
 
 from orchestrator.run_directory.checkpoints.commit_markers import (
@@ -172,7 +173,7 @@ def test_what_is_no_regular_file_is_not_read(run: RunDir) -> None:
 
 
 @given(name=st.sampled_from(sorted(CONTENT)), position=st.integers(0, 6999), bit=st.integers(0, 7))
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=40)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=examples(40))
 def test_any_flipped_bit_is_found(run: RunDir, name: str, position: int, bit: int) -> None:
     path = make_checkpoint(run, 5)
     content = bytearray(CONTENT[name])

@@ -17,6 +17,7 @@ from typing import Any
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from support.depth import examples
 from support.event_log import append_event
 from support.killed import Training, killed_before_change
 from support.memory_disk import in_memory
@@ -440,7 +441,7 @@ class Housekeeping(RuleBasedStateMachine):
 
 TestHousekeeping = Housekeeping.TestCase
 TestHousekeeping.settings = settings(
-    max_examples=30,
+    max_examples=examples(30),
     stateful_step_count=25,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],

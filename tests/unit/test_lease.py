@@ -16,6 +16,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.clock import stop_at
+from support.depth import examples
 from support.refusals import refuse
 from support.refused import refused
 
@@ -276,7 +277,7 @@ def test_race_has_exactly_one_winner_in_every_round(run: RunDir, release: str) -
 
 
 @given(steps=st.lists(st.sampled_from(["acquire", "release", "silent", "dead"]), max_size=25))
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=60)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=examples(60))
 def test_any_history_has_at_most_one_valid_lease(tmp_path_factory: pytest.TempPathFactory, steps: list[str]) -> None:
     """Whatever happens, only the newest lease passes its check, and numbers grow by one per takeover."""
     run = RunDir(tmp_path_factory.mktemp("run"))

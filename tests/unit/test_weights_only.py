@@ -18,6 +18,7 @@ import torch
 import torch.distributed.checkpoint as dcp
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from support.depth import examples
 from support.refused import refused
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
@@ -292,7 +293,7 @@ def test_a_list_of_tensors_that_lacks_an_attribute(saved: Path, tmp_path: Path, 
     assert all(str(path) in str(error) for error in said)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_any_damage_is_said_and_nothing_else_is_raised(saved: Path, tmp_path: Path, data: st.DataObject) -> None:
     folder = tmp_path / "damaged"

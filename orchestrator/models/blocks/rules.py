@@ -45,4 +45,4 @@ def by_tensor_parallel(job: Job[Any], name: str, size: int, path: str) -> Iterat
     if size % tp:
         message = f"{name} / TP must be whole: {quotient(size, tp)}"
         offers = (divisors_of(size, TP, tp), multiples_of(tp, f"model.{name}", size))
-        yield Refusal(message, (TP, path), offers=offers)
+        yield Refusal(message, (TP, path), numbers=(size, tp), offers=offers)

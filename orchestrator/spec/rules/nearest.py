@@ -84,9 +84,9 @@ class _Search(NamedTuple):
         return (each for each in self.refusals(_changed(self.job, path, value)) if _identity(each) not in known)
 
 
-def _identity(problem: Problem) -> tuple[tuple[str, ...], str]:
+def _identity(problem: Problem) -> tuple[object, ...]:
     """What a problem keeps in another job. That a size still does not divide, but differently, is another problem."""
-    return problem.paths, problem.message if isinstance(problem, Refusal) else ""
+    return (problem.paths, problem.code, problem.numbers) if isinstance(problem, Refusal) else problem.paths
 
 
 def _name(path: str) -> str:

@@ -229,7 +229,7 @@ def exported_checkpoints(job: JobSections) -> Iterator[Problem]:
     elif every % saved:
         message = f"{asked}, and save_interval {saved} does not divide {every}: {quotient(every, saved)}"
         offers = (multiples_of(saved, paths[0], every), divisors_of(every, paths[1], saved))
-        yield Refusal(message, paths, offers=offers)
+        yield Refusal(message, paths, numbers=(every, saved), offers=offers)
     elif steps is not None and every > steps:
         message = f"no checkpoint would be exported: interval {every} > train_iters {steps}"
         yield Problem(message, (paths[0], "schedule.train_iters"), f"write at most {steps}, or leave export out")

@@ -6,6 +6,7 @@ import math
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.depth import examples
 
 from orchestrator.cli.runs.curves import Curve, draw
 
@@ -13,7 +14,7 @@ numbers = st.floats(allow_nan=True, allow_infinity=True) | st.floats(-10, 10)
 points = st.lists(st.tuples(numbers, numbers), max_size=30)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(first=points, second=points, width=st.integers(1, 120), height=st.integers(1, 40), colour=st.booleans())
 def test_any_curves_are_drawn_within_their_frame(
     first: list[tuple[float, float]], second: list[tuple[float, float]], width: int, height: int, colour: bool

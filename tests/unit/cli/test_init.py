@@ -16,6 +16,7 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.answering import TOKENIZER, Person
+from support.depth import examples
 from support.terminal import on_terminal
 
 from orchestrator.cli.jobs.job_files.job_text import CONVERSATIONS, OPTIONS, YOUR_DATA, job_text
@@ -298,7 +299,7 @@ def test_the_tokenizer_of_the_data_is_the_default(
     assert load_job([tmp_path / "job.yaml"]).job.data.tokenizer.path == "tokenizer.json"
 
 
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 @given(st.data())
 def test_no_answer_makes_a_traceback_and_what_is_accepted_is_right(data: st.DataObject) -> None:
     told: list[str] = []

@@ -16,6 +16,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.audit import files_opened
+from support.depth import examples
 from support.shipped import SHIPPED
 
 from orchestrator.cli.main import main
@@ -245,7 +246,7 @@ values = st.one_of(
 )
 
 
-@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(150), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(overrides=st.lists(st.one_of(st.tuples(keys, values).map("=".join), st.text(max_size=40)), max_size=3))
 def test_no_override_ever_makes_a_traceback(job_file: Path, overrides: list[str]) -> None:
     arguments = ["validate", str(job_file), "--json"]

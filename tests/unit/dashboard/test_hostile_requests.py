@@ -22,6 +22,7 @@ import pytest
 from fastapi.routing import APIRoute
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from support.depth import examples
 from support.event_log import append_event, append_to_ledger
 from support.faults import wait_until
 from support.hostile import LARGEST_ANSWER, NUMBERS, TEXTS, half_open, watched, with_few_descriptors
@@ -221,7 +222,7 @@ def addresses(draw: st.DrawFn) -> str:
 def test_no_address_is_too_much(port: int) -> None:
     statuses = set()
 
-    @settings(max_examples=400, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=examples(400), suppress_health_check=list(HealthCheck))
     @given(addresses())
     def asks(path: str) -> None:
         status, content = ask(port, path)

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.depth import examples
 from support.event_log import append_event
 from support.refusals import fill_the_disk
 from support.training import tiny_job
@@ -272,7 +273,7 @@ figures = st.lists(st.lists(st.tuples(st.integers(0, 1000), numbers), max_size=3
 )
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(texts, st.lists(texts, max_size=4), figures)
 def test_nothing_of_a_run_is_markup(text: str, lines: list[str], figure: dict[str, Any]) -> None:
     blocks = (

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.depth import examples
 from support.refused import refused
 from transformers import PreTrainedTokenizerFast
 
@@ -158,7 +159,7 @@ TURNS = st.tuples(
 
 
 @given(TURNS)
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_only_the_assistant_counts_whatever_is_said(turns: list[dict[str, str]]) -> None:
     """Of bytes, whose tokens are the text: marked, found by prefixes, and plain."""
     tokenizer = load_tokenizer(TokenizerSpec())

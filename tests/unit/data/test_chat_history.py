@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.depth import examples
 from transformers import PreTrainedTokenizerFast
 
 from orchestrator.data.chat.encoding import ChatEncoder
@@ -213,7 +214,7 @@ REASONED = st.tuples(TEXT, st.none() | TEXT, st.booleans()).map(
 
 
 @given(st.lists(st.tuples(TEXT, REASONED), min_size=1, max_size=3), st.sampled_from([QWEN_3, QWEN_3_5]))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_any_text_has_the_mask_of_transformers(bpe: Path, pairs: list[tuple[str, Turn]], template: str) -> None:
     tokenizer = load_tokenizer(TokenizerSpec(type="huggingface", path=str(bpe)))
     turns = [turn for text, said in pairs for turn in (user(text), said)]

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.depth import examples
 from support.pictures import PATCH_SIZE, PATCHES, SIZE, SIZES, talk, written
 from support.refused import refused
 from transformers import PreTrainedTokenizerFast
@@ -292,7 +293,7 @@ TEXT = st.text(st.characters(exclude_categories=("Cs",)), max_size=12) | st.samp
 
 
 @given(st.lists(st.tuples(TEXT, TEXT.filter(str.strip)), min_size=1, max_size=3), st.sampled_from(list(TEMPLATES)))
-@settings(max_examples=80)
+@settings(max_examples=examples(80))
 def test_conversations_without_images_are_the_same_bytes(pairs: list[tuple[str, str]], name: str) -> None:
     turns = [turn for asked, said in pairs for turn in talk(asked, said)["messages"]]
     line = json.dumps({"messages": turns}).encode()

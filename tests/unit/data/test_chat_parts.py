@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.depth import examples
 from support.pictures import OF_PARTS, PATCH_SIZE, PATCHES, SIZE, SIZES, talk, written
 from support.refused import refused
 from tokenizers import Tokenizer as LibraryTokenizer
@@ -247,7 +248,7 @@ STRETCH = st.text(st.characters(exclude_categories=("Cs", "Cn")), max_size=8) | 
 
 
 @given(st.lists(st.lists(STRETCH, min_size=1, max_size=4), min_size=1, max_size=4))
-@settings(max_examples=80)
+@settings(max_examples=examples(80))
 def test_all_that_is_said_is_written_once_and_in_its_order(turns: list[list[str]]) -> None:
     """By a template that writes parts as they are: but for the line breaks beside images."""
     talked = [

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.depth import examples
 from support.refused import refused
 from transformers import PreTrainedTokenizerFast
 
@@ -316,7 +317,7 @@ TEXT = st.text(st.characters(exclude_categories=("Cs", "Cn")), min_size=1, max_s
 
 
 @given(st.lists(st.tuples(TEXT, TEXT), min_size=1, max_size=3), st.sampled_from([QWEN_LIKE, CHATML, TEXT_ALONE]))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_any_text_has_the_mask_of_transformers(bpe: Path, pairs: list[tuple[str, str]], template: str) -> None:
     """Where tokens cross what is marked, too, and where several are one character."""
     tokenizer = load_tokenizer(TokenizerSpec(type="huggingface", path=str(bpe)))

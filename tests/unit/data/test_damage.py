@@ -15,6 +15,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from megatron.core.datasets.indexed_dataset import IndexedDataset
+from support.depth import examples
 from support.indexed_files import write_indexed
 from support.limits import set_limits
 from support.refusals import before
@@ -38,7 +39,9 @@ LENGTHS = (5, 0, 40, 7, 3, 9, 60, 1, 2, 8, 30)
 MARKS = (0, 2, 3, 3, 7, 9, 11)
 """Documents of some sentences each; one is empty."""
 
-changes = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=300)
+changes = settings(
+    suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=examples(300)
+)
 
 
 @pytest.fixture

@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import EpsImagePlugin, Image, PngImagePlugin
+from support.depth import examples
 from support.limits import set_limits
 from support.refused import refused
 from transformers import CLIPImageProcessorPil
@@ -70,7 +71,7 @@ SHAPES = st.tuples(st.integers(1, 90), st.integers(1, 90)).filter(lambda shape: 
 
 
 @given(SHAPES, st.integers(1, 60), st.integers(0, 99))
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_pixels_are_those_of_transformers_whatever_the_shape(
     folder: Path, shape: tuple[int, int], size: int, seed: int
 ) -> None:
@@ -221,7 +222,7 @@ def test_no_program_is_started_for_an_image(tmp_path: Path, monkeypatch: pytest.
 
 
 @given(st.binary(max_size=40), st.integers(0, 2000), st.sampled_from(["png", "jpeg", "gif", "webp", "bmp", "tiff"]))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 def test_damaged_images_have_pixels_or_a_reason(folder: Path, damage: bytes, place: int, kind: str) -> None:
     file = io.BytesIO()
     noise(32, 32).save(file, kind)

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.depth import examples
 from support.limits import set_limits
 from support.refused import refused
 
@@ -31,7 +32,7 @@ VALUES = st.recursive(
 
 
 @given(st.lists(VALUES, max_size=6), st.sampled_from([None, 0, 2]), st.booleans(), st.integers(1, 9))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 def test_any_array_is_its_elements(array: list[Any], indent: int | None, ascii_only: bool, piece: int) -> None:
     """However few bytes are read at a time, and from each element on again."""
     content = f" \n{json.dumps(array, indent=indent, ensure_ascii=ascii_only)}\n ".encode()

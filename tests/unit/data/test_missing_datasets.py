@@ -123,6 +123,24 @@ def test_what_is_missing_and_cannot_be_made_is_told_at_once_and_nothing_is_made(
     assert not idx_path(Path("data/books")).exists()
 
 
+@pytest.mark.parametrize(
+    ("job", "text", "places"),
+    [
+        ({"tokenizer": {"type": "huggingface", "path": "nowhere"}}, "raw/books.jsonl", ["data.tokenizer.path"]),
+        ({"chat": {"template": "nowhere.jinja"}}, "raw/books.jsonl", ["data.blend[0]"]),
+        ({}, "raw/gone.jsonl", ["data.blend[0]", "data.blend[1]"]),
+    ],
+)
+def test_what_is_wrong_with_the_job_is_told_once_and_not_of_each_data_set(
+    job: dict[str, Any], text: str, places: list[str]
+) -> None:
+    data = spec(blend=[{"path": path, "text": text} for path in ("data/a", "data/b")], **job)
+    found = survey(data)
+    assert [source.place for source in found if source.trouble] == ["data.blend[0]", "data.blend[1]"]
+    assert [problem.paths[0] for problem in data_problems(data, found, needed=True)] == places
+    assert data_problems(data, found, needed=False) == []
+
+
 @pytest.mark.parametrize("index", [b"", b"no index", b"MMIDIDX\0\0\1"])
 def test_what_is_no_index_is_unfit_wherever_it_is_seen(project: Path, index: bytes) -> None:
     (project / "data").mkdir()

@@ -15,6 +15,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.audit import files_opened
+from support.depth import examples
 from support.refusals import before
 from support.refused import refused
 
@@ -42,7 +43,7 @@ LENGTH = 64
     ),
     st.integers(0, 2**31),
 )
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 def test_every_conversation_is_there_once_and_fits(drawn: tuple[int, list[int]], seed: int) -> None:
     capacity, lengths = drawn
     packs = pack(lengths, capacity, seed, True)

@@ -17,6 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from megatron.core.datasets.indexed_dataset import DType, IndexedDataset, IndexedDatasetBuilder
 from support.datasets import files_of
+from support.depth import examples
 from support.refusals import refuse
 from support.refused import refused
 
@@ -168,7 +169,7 @@ class TestInputs:
         (tmp_path / "x.txt").write_text("one\ntwo\n\n\nthree\n \nfour\n")
         assert texts_of(tokenize(tmp_path / "x.txt", txt_documents=unit)) == expected
 
-    @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=50)
+    @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=examples(50))
     @given(paragraphs=st.lists(st.text("ab\n ", min_size=1, max_size=6), max_size=20), size=st.integers(1, 30))
     def test_paragraphs_do_not_depend_on_chunks(self, tmp_path: Path, paragraphs: list[str], size: int) -> None:
         (tmp_path / "x.txt").write_text("\n\n".join(paragraphs))
@@ -303,7 +304,7 @@ class TestWrongInput:
         with refused("damaged_input", f"x.jsonl.{ending}"):
             tokenize(path)
 
-    @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=60)
+    @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=examples(60))
     @given(
         lines=st.lists(
             st.one_of(

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.depth import examples
 from support.limits import set_limits
 from support.refused import refused
 from tokenizers import Tokenizer as LibraryTokenizer
@@ -142,12 +143,12 @@ class TestWords:
     def test_any_text(self, tokenizers: dict[str, Tokenizer], text: str) -> None:
         self.check(tokenizers, text)
 
-    @settings(max_examples=300)
+    @settings(max_examples=examples(300))
     @given(text=MIXED)
     def test_mixed_text(self, tokenizers: dict[str, Tokenizer], text: str) -> None:
         self.check(tokenizers, text)
 
-    @settings(max_examples=300)
+    @settings(max_examples=examples(300))
     @given(text=st.text(st.sampled_from("abS 1\n\r\t'sé\u00a0\u0301,(—"), max_size=12))
     def test_short_alphabet(self, tokenizers: dict[str, Tokenizer], text: str) -> None:
         self.check(tokenizers, text)

@@ -16,6 +16,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.clock import UndisturbedClock
+from support.depth import examples
 from support.faults import PATIENCE, Ranks
 from support.hostile import (
     FEW_DESCRIPTORS,
@@ -138,9 +139,9 @@ def test_no_request_of_the_interface_is_too_much(server: Server, request: pytest
     it in.
     """
     statuses = set()
-    examples = 75 if request.node.callspec.params["server"] == "alone" else 25
+    count = 75 if request.node.callspec.params["server"] == "alone" else 25
 
-    @settings(max_examples=examples, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=examples(count), suppress_health_check=list(HealthCheck))
     @given(COMPLETIONS, CHATS)
     def asks(completion: dict[str, Any], chat: dict[str, Any]) -> None:
         for path, body in (("/v1/completions", completion), ("/v1/chat/completions", chat)):

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from support.depth import examples
 from support.refused import refused
 
 from orchestrator.executors.slurm.batch_script import render_sbatch, slurm_time
@@ -227,7 +228,7 @@ hostile = st.sampled_from(
 
 @pytest.mark.parametrize("field", CLUSTER_FIELDS)
 @given(value=values | hostile)
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=20)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=examples(20))
 def test_hostile_values_of_a_profile_arrive_literally(
     field: str, value: str, make_job: MakeJob, tmp_path: Path
 ) -> None:
@@ -244,7 +245,7 @@ def test_hostile_values_of_a_profile_arrive_literally(
 
 
 @given(value=values | hostile)
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=40)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=examples(40))
 def test_hostile_values_of_a_job_arrive_literally(value: str, make_job: MakeJob, tmp_path: Path) -> None:
     job = make_job()
     partition = "main" if breaks_a_line(value) else value
@@ -257,7 +258,7 @@ def test_hostile_values_of_a_job_arrive_literally(value: str, make_job: MakeJob,
 
 
 @given(name=values | hostile)
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=40)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=examples(40))
 def test_hostile_folders_arrive_literally(name: str, make_job: MakeJob, tmp_path: Path) -> None:
     run = RunDir(tmp_path / name.replace("/", "_") / "run")
     place = Place(run, tmp_path / "work dir", str(tmp_path / "fake python"))

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from support.depth import examples
 from support.event_log import append_event, lines_of
 from support.fake_slurm import FakeSlurm
 from support.refused import refused
@@ -92,7 +93,7 @@ hostile = st.sampled_from(["$(touch pwned)", "`id`", "'", '"', "\\", "-n", "*", 
 
 
 @given(value=hostile | st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0/"), min_size=1))
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=40)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=examples(40))
 def test_hostile_values_arrive_literally(value: str, make_job: MakeJob, tmp_path: Path) -> None:
     run = RunDir(tmp_path / "runs" / value.replace("/", "_"))
     (tmp_path / "here").mkdir(exist_ok=True)

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from support.depth import examples
 from support.refused import refused
 
 from orchestrator.cli.jobs.render import megatron_script
@@ -112,7 +113,7 @@ values = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0
 
 
 @given(values | st.sampled_from(["$(touch pwned)", "`id`", "'", "\\", "a\nb", "-n", "*", "!!", "${HOME}", "{{ x }}"]))
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=40)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=examples(40))
 def test_hostile_values_arrive_literally(make_job: MakeJob, tmp_path: Path, value: str) -> None:
     job = make_job()
     # Not through validation, which refuses some of them: rendering must be safe by itself.

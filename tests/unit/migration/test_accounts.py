@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.depth import examples
 from unit.migration.conftest import Flags
 
 from orchestrator.errors import SpecError
@@ -46,7 +47,7 @@ ANY_FLAGS = st.lists(
 
 
 @given(ANY_FLAGS)
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 def test_any_flags_with_any_values_are_accounted_for(flags: list[tuple[str, list[str]]]) -> None:
     words = ["--num-layers", "2", *(word for name, values in flags for word in (f"--{name}", *values))]
     migration = migrate_words(words, "test")

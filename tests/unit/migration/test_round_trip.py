@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from support.depth import examples
 from support.refused import refused
 from support.shipped import SHIPPED
 
@@ -344,7 +345,7 @@ def written(migration: Migration) -> JobSpec:
 
 
 @given(jobs())
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 def test_a_script_is_read_back_as_the_job(job: JobSpec) -> None:
     script, command = megatron_script(job)
     listed = {each.path for each in (*command.unsaid, *command.otherwise)} | {"name"}
@@ -358,7 +359,7 @@ def test_a_script_is_read_back_as_the_job(job: JobSpec) -> None:
 
 
 @given(jobs())
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 def test_the_words_say_what_the_script_says(job: JobSpec) -> None:
     script, command = megatron_script(job)
     by_script = migrate_script(script, "job.sh")

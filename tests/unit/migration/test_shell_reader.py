@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.depth import examples
 from support.pace import at_the_promised_pace
 from support.refused import refused
 
@@ -113,7 +114,7 @@ def scripts(draw: st.DrawFn) -> str:
 
 
 @given(scripts(), st.lists(_TEXT, min_size=2, max_size=3))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 def test_words_are_those_of_bash(script: str, arguments: list[str]) -> None:
     assert read(script, *arguments) == bash(script, *arguments)
 
@@ -390,7 +391,7 @@ def refusal(text: str) -> str | None:
 
 
 @given(st.text(st.sampled_from("ab $\"'\\`(){}[];&|<>#!=+-*/\n\t~?@1:%^"), max_size=40))
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=examples(500), deadline=None)
 def test_any_text_is_read_or_refused(text: str) -> None:
     assert refusal(text) != ""
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
+from support.depth import examples
 
 from orchestrator.errors import SpecError
 from orchestrator.planning.forecast import forecast, planned_timeline
@@ -132,7 +133,7 @@ def numbers(value: Any) -> Iterator[float]:
         yield value
 
 
-@settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(40), suppress_health_check=[HealthCheck.too_slow])
 @given(job=jobs(), cluster=st.sampled_from([None, CLUSTER]))
 def test_any_job_has_a_forecast_and_a_verdict(job: JobSpec, cluster: ClusterSpec | None) -> None:
     plan = make_plan(job)

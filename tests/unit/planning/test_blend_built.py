@@ -12,6 +12,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.depth import examples
 from support.indexed_files import write_indexed
 
 from orchestrator.data.samples.blend_samples import (
@@ -51,7 +52,7 @@ def drawn(weights: list[float], samples: int) -> np.ndarray[Any, Any]:
 
 
 @given(WEIGHTS, st.integers(1, 30_000), st.data())
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_draws_are_megatrons(weights: list[float], samples: int, data: st.DataObject) -> None:
     sources = drawn(weights, samples)
     counts = np.bincount(sources, minlength=len(weights)).tolist()

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.benchmark_data import record
+from support.depth import examples
 from support.problems import codes
 
 from orchestrator.planning.forecast import forecast
@@ -103,7 +104,7 @@ def test_layers_that_stay_in_bf16_lie_between() -> None:
         assert fast < between < slow
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(
     recipe=st.sampled_from(["delayed", "tensorwise", "blockwise"]),
     tp=st.sampled_from([1, 2, 4]),

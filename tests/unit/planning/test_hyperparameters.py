@@ -9,6 +9,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
+from support.depth import examples
 from support.problems import codes
 
 from orchestrator.planning.training_schedule.hyperparameters import HyperparameterSchedule
@@ -68,7 +69,7 @@ def schedules(draw: st.DrawFn) -> dict[str, Any]:
 
 
 @given(drawn=schedules())
-@settings(max_examples=120)
+@settings(max_examples=examples(120))
 def test_every_step_is_megatrons(make_job: Any, drawn: dict[str, Any]) -> None:
     from megatron.core.optimizer_param_scheduler import OptimizerParamScheduler
 

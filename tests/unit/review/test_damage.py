@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.depth import examples
 from support.training import tiny_job
 
 from orchestrator.dashboard.rendering import spark_points, spark_words
@@ -76,7 +77,7 @@ def told(run: RunDir, runs_dir: Path) -> RunSummary:
     return summary
 
 
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 @given(found=st.lists(events, max_size=6), torn=st.integers(0, 9))
 def test_any_events(tmp_path_factory: pytest.TempPathFactory, found: list[Any], torn: int) -> None:
     folder = tmp_path_factory.mktemp("runs")
@@ -86,7 +87,7 @@ def test_any_events(tmp_path_factory: pytest.TempPathFactory, found: list[Any], 
     told(run, folder)
 
 
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 @given(found=st.lists(records, max_size=8), torn=st.integers(0, 9))
 def test_any_measurements(tmp_path_factory: pytest.TempPathFactory, found: list[Any], torn: int) -> None:
     folder = tmp_path_factory.mktemp("runs")
@@ -96,7 +97,7 @@ def test_any_measurements(tmp_path_factory: pytest.TempPathFactory, found: list[
     assert all(math.isfinite(value) for value in summary.spark)
 
 
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 @given(name=st.sampled_from(["resolved.json", "sweep.json", "stop", "lease/000001.json"]), content=values | st.binary())
 def test_any_content_of_a_file(tmp_path_factory: pytest.TempPathFactory, name: str, content: Any) -> None:
     folder = tmp_path_factory.mktemp("runs")
@@ -106,7 +107,7 @@ def test_any_content_of_a_file(tmp_path_factory: pytest.TempPathFactory, name: s
     told(run, folder)
 
 
-@settings(max_examples=20)
+@settings(max_examples=examples(20))
 @given(section=st.sampled_from(["model", "parallelism", "schedule", "optimizer", "name"]), content=values)
 def test_any_part_of_a_spec(tmp_path_factory: pytest.TempPathFactory, section: str, content: Any) -> None:
     folder = tmp_path_factory.mktemp("runs")

@@ -20,6 +20,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.depth import examples
 from support.indexed_files import write_indexed
 from support.training import make_run, tiny_job
 
@@ -275,7 +276,7 @@ starts = st.lists(st.tuples(changed, specs, st.integers(1, 30), st.integers(0, 2
 
 
 @pytest.mark.slow("two hundred runs of up to five starts each build some hundred sample indices")
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(first=specs, length=st.integers(1, 30), steps=st.integers(0, 25), later=starts)
 def test_any_sequence_of_starts_and_changes(
     folder: Path, first: Spec, length: int, steps: int, later: list[tuple[set[str], Spec, int, int, bool]]

@@ -7,6 +7,7 @@ from typing import Any
 import yaml
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
+from support.depth import examples
 from support.problems import codes, problems_of
 
 from orchestrator.errors import UserError
@@ -64,7 +65,7 @@ names = st.sampled_from([path.rpartition(".")[2] for path in PATHS]) | st.text(m
 specs = st.dictionaries(names, st.dictionaries(names, values, max_size=5) | values, max_size=8)
 small_integers = st.integers(min_value=0, max_value=24)
 
-many = settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+many = settings(max_examples=examples(100), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 def load(text: str, overrides: list[str] | None = None) -> JobSpec | None:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from support.depth import examples
 
 from orchestrator.spec.sections.quantization import Fp8Spec
 
@@ -105,7 +106,7 @@ def test_what_goes_with_it(small: Any) -> None:
     assert small.refused(DELAYED, "parallelism.context_parallel_size=2", "launch.gpus_per_node=2") == []
 
 
-@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(150), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     heads=st.sampled_from([4, 8]),
     channels=st.sampled_from([2, 4, 8, 32]),

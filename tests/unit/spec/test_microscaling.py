@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from support.depth import examples
 
 MXFP8, NVFP4 = "precision.fp8.recipe=mxfp8", "precision.fp4.recipe=nvfp4"
 TWO = ("parallelism.tensor_model_parallel_size=2", "parallelism.sequence_parallel=true", "launch.gpus_per_node=2")
@@ -59,7 +60,7 @@ def test_what_does_not_go_with_them_is_named(small: Any, overrides: tuple[str, .
     assert small.refused(*overrides) == REFUSED[overrides]
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(60), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     number_format=st.sampled_from([MXFP8, NVFP4]),
     channels=st.sampled_from([4, 8, 16, 32]),

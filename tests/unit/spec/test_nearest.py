@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from support.depth import examples
 from support.problems import problems_of
 from support.shipped import SHIPPED
 
@@ -282,7 +283,7 @@ CHANGES: dict[str, list[Any]] = {
 }
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(100), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     st.sampled_from(sorted(SHIPPED)),
     st.lists(st.sampled_from(sorted(CHANGES)), min_size=1, max_size=3, unique=True).flatmap(
@@ -297,6 +298,18 @@ def test_offered_values_are_taken_in_any_job(name: str, changes: dict[str, Any])
             number = float(value) if "." in value else int(value)
             after = rules.check(changed(job, {path_of(named, problem): number}))
             check_taken(problem, before, after, rest)
+
+
+def test_refusals_differ_in_their_numbers_as_in_their_words() -> None:
+    """By its numbers a refusal is known again in another job."""
+    names, sizes = ("gpt-345m", "mixtral-8x7b", "t5-220m"), (3, 5)
+    jobs = [shipped(name) for name in names]
+    for path in SHORT.values():
+        jobs += [changed(job, {path: size}) for job in jobs for size in sizes]
+    refused = {each for job in jobs for each in rules.refusals(job) if isinstance(each, Refusal)}
+    told = {(each.paths, each.code, each.numbers, each.message) for each in refused}
+    by_numbers, by_words = {each[:3] for each in told}, {(*each[:2], each[3]) for each in told}
+    assert len(told) == len(by_numbers) == len(by_words) > 100
 
 
 def test_values_that_need_others_too() -> None:

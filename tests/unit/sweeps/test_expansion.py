@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from support.depth import examples
 from support.problems import codes, problems_of
 from support.refused import refused
 
@@ -267,7 +268,7 @@ sections = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(200), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(section=sections)
 def test_no_sweep_gives_a_traceback(section: dict[str, Any], folder: Path) -> None:
     path = folder / "any.yaml"

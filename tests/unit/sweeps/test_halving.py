@@ -8,6 +8,7 @@ import random
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.depth import examples
 
 from orchestrator.sweeps.search.halving import Halving, Strategy, Trial
 
@@ -70,7 +71,7 @@ def test_the_best_of_81_trials_is_found_in_a_fraction_of_the_grids_steps(strateg
         assert (trial.stopped is None) == (trial.cell in ended), "each was trained to its end or told why not"
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     strategy=st.sampled_from(("asha", "halving")),
     qualities=st.lists(st.none() | st.floats(0, 1), min_size=1, max_size=20),

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from support.depth import examples
 from support.layouts import GIB, everything
 
 from orchestrator.errors import SpecError
@@ -76,7 +77,7 @@ def tasks(
     return Space(on_machines(job, 1, draw(st.sampled_from(gpus)))), estimates
 
 
-@settings(max_examples=6)  # each of them tries hundreds of layouts; on 8 GPUs, as below, it were thousands
+@settings(max_examples=examples(6))  # each of them tries hundreds of layouts; on 8 GPUs, as below, it were thousands
 @given(task=tasks(layers=(4, 6), batches=(8, 12), gpus=(1, 2, 4)))
 def test_the_search_finds_the_best_of_all_layouts(task: tuple[Space, PlanEstimates]) -> None:
     space, estimates = task
@@ -119,7 +120,7 @@ def test_more_recomputation_and_whole_activations_can_be_faster(
     assert search(wanted, estimates).fitting[0].step_seconds == _fastest_of_all(wanted, estimates)
 
 
-@settings(max_examples=15)
+@settings(max_examples=examples(15))
 @given(task=tasks())
 def test_what_is_proposed_is_legal_fits_and_trains_the_same(task: tuple[Space, PlanEstimates]) -> None:
     space, estimates = task

@@ -114,7 +114,9 @@ def expert_groups(job: Job[ExpertFields]) -> Iterator[Problem]:
     experts = model.expert_count
     if experts % groups:
         message = f"num_experts / moe_router_num_groups must be whole: {quotient(experts, groups)}"
-        yield Refusal(message, (GROUPS, EXPERTS), offers=(divisors_of(experts, GROUPS, groups),))
+        yield Refusal(
+            message, (GROUPS, EXPERTS), numbers=(experts, groups), offers=(divisors_of(experts, GROUPS, groups),)
+        )
         return
     if chosen > groups:
         message = f"moe_router_group_topk {chosen} > moe_router_num_groups {groups}"
@@ -195,7 +197,7 @@ def experts_by_expert_parallel(job: Job[ExpertFields]) -> Iterator[Problem]:
     if experts % ep:
         message = f"num_experts / EP must be whole: {quotient(experts, ep)}"
         offers = (divisors_of(experts, EP, ep), multiples_of(ep, EXPERTS, experts))
-        yield Refusal(message, (EP, EXPERTS), offers=offers)
+        yield Refusal(message, (EP, EXPERTS), numbers=(experts, ep), offers=offers)
 
 
 def expert_ranks(job: Job[ExpertFields]) -> Iterator[Problem]:
@@ -215,7 +217,7 @@ def expert_ranks(job: Job[ExpertFields]) -> Iterator[Problem]:
         f"= {ratio(stage, etp * ep)} is not whole"
     )
     offers = (divisors_of(stage, EP, ep), divisors_of(stage, ETP, etp))
-    yield Refusal(message, (EP, ETP, DP, GPUS, TP, CP), offers=offers)
+    yield Refusal(message, (EP, ETP, DP, GPUS, TP, CP), numbers=(stage, etp, ep), offers=offers)
 
 
 def expert_tensor_parallel(job: Job[ExpertFields]) -> Iterator[Problem]:
@@ -259,11 +261,11 @@ def expert_widths(job: Job[ExpertFields]) -> Iterator[Problem]:
     if model.moe_ffn_size % etp:
         message = f"moe_ffn_hidden_size / ETP must be whole: {quotient(model.moe_ffn_size, etp)}"
         offers = (multiples_of(etp, EXPERT_WIDTH, model.moe_ffn_size), divisors_of(model.moe_ffn_size, ETP, etp))
-        yield Refusal(message, (EXPERT_WIDTH, ETP, TP), offers=offers)
+        yield Refusal(message, (EXPERT_WIDTH, ETP, TP), numbers=(model.moe_ffn_size, etp), offers=offers)
     if shared % tp:
         message = f"moe_shared_expert_intermediate_size / TP must be whole: {quotient(shared, tp)}"
         offers = (multiples_of(tp, SHARED, shared), divisors_of(shared, TP, tp))
-        yield Refusal(message, (SHARED, TP), offers=offers)
+        yield Refusal(message, (SHARED, TP), numbers=(shared, tp), offers=offers)
 
 
 def grouped_gemm(job: Job[ExpertFields]) -> Iterator[Problem]:
@@ -353,7 +355,10 @@ def upcycled_widths(job: Job[ExpertFields]) -> Iterator[Problem]:
             f"experts share out an MLP of the dense model: ffn_hidden_size / moe_ffn_hidden_size = {whole} / {width}"
         )
         yield Refusal(
-            f"{message} is not whole", (EXPERT_WIDTH, UPCYCLE), offers=(divisors_of(whole, EXPERT_WIDTH, width),)
+            f"{message} is not whole",
+            (EXPERT_WIDTH, UPCYCLE),
+            numbers=(whole, width),
+            offers=(divisors_of(whole, EXPERT_WIDTH, width),),
         )
         return
     parts, groups = granularity(model), model.moe_router_num_groups
@@ -363,7 +368,12 @@ def upcycled_widths(job: Job[ExpertFields]) -> Iterator[Problem]:
             message = (
                 f"{parts} experts share out each copy of the dense MLP: {name} / {parts} = {quotient(count, parts)}"
             )
-            yield Refusal(f"{message} is not whole", (path, UPCYCLE), offers=(multiples_of(parts, path, count),))
+            yield Refusal(
+                f"{message} is not whole",
+                (path, UPCYCLE),
+                numbers=(count, parts),
+                offers=(multiples_of(parts, path, count),),
+            )
     if groups is not None and model.expert_count // groups % parts:
         message = f"{parts} experts share out each copy of the dense MLP, and groups of experts would cut it"
         yield Problem(message, (GROUPS, UPCYCLE), "fewer groups")

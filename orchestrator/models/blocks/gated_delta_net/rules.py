@@ -48,7 +48,7 @@ def heads_of_linear_attention(job: Job[DeltaFields]) -> Iterator[Problem]:
     if values % keys:
         message = f"linear_num_value_heads / linear_num_key_heads must be whole: {quotient(values, keys)}"
         offers = (divisors_of(values, KEYS, keys), multiples_of(keys, VALUES, values))
-        yield Refusal(message, (KEYS, VALUES), offers=offers)
+        yield Refusal(message, (KEYS, VALUES), numbers=(values, keys), offers=offers)
 
 
 def key_heads_by_tensor_parallel(job: Job[DeltaFields]) -> Iterator[Problem]:
@@ -65,7 +65,12 @@ def key_heads_by_context_parallel(job: Job[DeltaFields]) -> Iterator[Problem]:
     if not model.has_linear_attention or cp == 1 or heads % tp or heads // tp % cp == 0:
         return
     message = f"linear_num_key_heads / (TP · CP) must be whole: {quotient(heads, tp * cp)}"
-    yield Refusal(message, (CP, KEYS), offers=(divisors_of(heads // tp, CP, cp), multiples_of(tp * cp, KEYS, heads)))
+    yield Refusal(
+        message,
+        (CP, KEYS),
+        numbers=(heads, tp, cp),
+        offers=(divisors_of(heads // tp, CP, cp), multiples_of(tp * cp, KEYS, heads)),
+    )
 
 
 def untried_with_linear_attention(job: Job[DeltaFields]) -> Iterator[Problem]:

@@ -60,7 +60,7 @@ def query_groups_by_tensor_parallel(job: Job[GroupedQueryFields]) -> Iterator[Pr
     if groups is not None and groups % tp and tp % groups:
         message = f"num_query_groups / TP or TP / num_query_groups must be whole: {quotient(groups, tp)}"
         offers = (around(TP, tp), around(GROUPS, groups))
-        yield Refusal(message, (TP, GROUPS), offers=offers)
+        yield Refusal(message, (TP, GROUPS), numbers=(groups, tp), offers=offers)
 
 
 def heads_by_query_groups(job: Job[GroupedQueryFields]) -> Iterator[Problem]:
@@ -69,7 +69,7 @@ def heads_by_query_groups(job: Job[GroupedQueryFields]) -> Iterator[Problem]:
     if heads % groups:
         message = f"num_attention_heads / num_query_groups must be whole: {quotient(heads, groups)}"
         offers = (divisors_of(heads, GROUPS, groups), multiples_of(groups, HEADS, heads))
-        yield Refusal(message, (GROUPS, HEADS), offers=offers)
+        yield Refusal(message, (GROUPS, HEADS), numbers=(heads, groups), offers=offers)
 
 
 def hidden_by_heads(job: Job[GroupedQueryFields]) -> Iterator[Problem]:
@@ -79,7 +79,7 @@ def hidden_by_heads(job: Job[GroupedQueryFields]) -> Iterator[Problem]:
         hidden, heads = model.hidden_size, model.num_attention_heads
         message = f"hidden_size / num_attention_heads must be whole: {quotient(hidden, heads)}"
         offers = (divisors_of(hidden, HEADS, heads), multiples_of(heads, HIDDEN, hidden))
-        yield Refusal(message, (HEADS, HIDDEN), "write kv_channels", offers=offers)
+        yield Refusal(message, (HEADS, HIDDEN), "write kv_channels", numbers=(hidden, heads), offers=offers)
 
 
 def rotary(job: Job[GroupedQueryFields]) -> Iterator[Problem]:
@@ -102,7 +102,7 @@ def rotary(job: Job[GroupedQueryFields]) -> Iterator[Problem]:
         lower = rotated // 2 * 2
         offer = SuggestedValues(PERCENT, _shares((lower,), width), _shares((lower + 2,), width))
         paths = (PERCENT, "model.kv_channels", HEADS, HIDDEN)
-        yield Refusal(message, paths, "write wider heads", offers=(offer,))
+        yield Refusal(message, paths, "write wider heads", numbers=(width, percent), offers=(offer,))
 
 
 def _shares(parts: tuple[int, ...], width: int) -> tuple[float, ...]:
@@ -320,7 +320,7 @@ def output_gate(job: Job[GroupedQueryFields]) -> Iterator[Problem]:
     if groups % tp:
         message = f"with gates num_query_groups / TP must be whole: {quotient(groups, tp)}"
         offers = (divisors_of(groups, TP, tp), multiples_of(tp, GROUPS, groups))
-        yield Refusal(message, (TP, GROUPS, GATE), offers=offers)
+        yield Refusal(message, (TP, GROUPS, GATE), numbers=(groups, tp), offers=offers)
 
 
 TENSOR_PARALLEL: tuple[Rule, ...] = (heads_by_tensor_parallel, query_groups_by_tensor_parallel, output_gate)

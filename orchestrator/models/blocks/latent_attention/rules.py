@@ -65,7 +65,7 @@ def rotated_part(job: Job[LatentFields]) -> Iterator[Problem]:
     width = model.qk_pos_emb_head_dim
     if width % 2:
         message = f"the rotated part of a head must be even: {width}"
-        yield Refusal(message, (ROTATED,), offers=(multiples_of(2, ROTATED, width),))
+        yield Refusal(message, (ROTATED,), numbers=(width,), offers=(multiples_of(2, ROTATED, width),))
 
 
 def untried_with_latents(job: Job[LatentFields]) -> Iterator[Problem]:

@@ -29,18 +29,20 @@ def state_space_shapes(job: Job[StateSpaceFields]) -> Iterator[Problem]:
     if width % head:
         message = f"mamba_head_dim {head} does not divide 2 x hidden_size: {quotient(width, head)}"
         paths = (WIDTH, "model.hidden_size")
-        yield Refusal(message, paths, "write mamba_num_heads", offers=(divisors_of(width, WIDTH, head),))
+        yield Refusal(
+            message, paths, "write mamba_num_heads", numbers=(width, head), offers=(divisors_of(width, WIDTH, head),)
+        )
         return
     heads = state_space_heads(model)
     if heads % groups:
         message = f"mamba_num_groups {groups} does not divide the {heads} heads: {quotient(heads, groups)}"
-        yield Refusal(message, (GROUPS, FAMILY), offers=(divisors_of(heads, GROUPS, groups),))
+        yield Refusal(message, (GROUPS, FAMILY), numbers=(heads, groups), offers=(divisors_of(heads, GROUPS, groups),))
     for name, count in (("groups", groups), ("heads", heads)):
         if count % tp:
             message = f"TP {tp} does not divide the {count} {name} of state space layers: {quotient(count, tp)}"
             path = f"model.mamba_num_{name}"
             offers = (divisors_of(count, TP, tp), multiples_of(tp, path, count))
-            yield Refusal(message, (TP, path, FAMILY), offers=offers)
+            yield Refusal(message, (TP, path, FAMILY), numbers=(count, tp), offers=offers)
 
 
 TENSOR_PARALLEL: tuple[Rule, ...] = (state_space_shapes,)

@@ -154,7 +154,9 @@ def fp8_matrix_sizes(job: JobSections) -> Iterator[Problem]:
     if _gathers_blocks(job) and job.model.hidden_size % _BLOCK:
         message = f"blocks of {_BLOCK} are gathered under sequence parallelism: hidden_size {job.model.hidden_size}"
         offers = (multiples_of(_BLOCK, HIDDEN, job.model.hidden_size),)
-        yield Refusal(message, (HIDDEN, RECIPE, "parallelism.sequence_parallel"), offers=offers)
+        yield Refusal(
+            message, (HIDDEN, RECIPE, "parallelism.sequence_parallel"), numbers=(job.model.hidden_size,), offers=offers
+        )
     yield from _matrix_sizes(job, job.precision.fp8)
 
 
@@ -174,7 +176,7 @@ def _matrix_sizes(job: JobSections, narrow: Quantization) -> Iterator[Problem]:
             message = f"{kind} multiplies matrices whose sides are multiples of {multiple}: {per_rank}"
             degrees_of = [divisors_of(size, degree, split)] if split > 1 else []
             paths = (sizes[0].path, f"precision.{narrow.field}", *(offer.path for offer in degrees_of))
-            yield Refusal(message, paths, offers=(*sizes, *degrees_of))
+            yield Refusal(message, paths, numbers=(multiple, size, split), offers=(*sizes, *degrees_of))
 
 
 def _sides(job: JobSections, multiple: int) -> Iterator[tuple[str, int, int, str, list[SuggestedValues]]]:
@@ -235,7 +237,7 @@ def _tokens(job: JobSections, narrow: Quantization) -> Iterator[Problem]:
             )
             offers = (multiples_of(parts * local, path, length), around(MICRO, job.batch.micro_batch_size))
             paths = (path, MICRO, f"precision.{narrow.field}", *((CP,) if parts > 1 else ()))
-            yield Refusal(message, paths, offers=offers)
+            yield Refusal(message, paths, numbers=(multiple, own, tokens, local), offers=offers)
 
 
 RULES: tuple[Rule, ...] = (

@@ -53,7 +53,7 @@ def recomputed_layers(job: JobSections) -> Iterator[Problem]:
     elif job.runtime.recompute_method == "uniform" and (odd := [held for held in lengths if held % count]):
         message = f"the layers of a stage are recomputed in groups of {count}: {quotient(odd[0], count)} is not whole"
         offers = (divisors_of(gcd(*lengths), paths[0], count),)
-        yield Refusal(message, paths, "write 1, which saves the most memory", offers=offers)
+        yield Refusal(message, paths, "write 1, which saves the most memory", numbers=(odd[0], count), offers=offers)
 
 
 def recomputed_modules(job: JobSections) -> Iterator[Problem]:

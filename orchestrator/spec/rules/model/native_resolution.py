@@ -53,7 +53,12 @@ def native_sizes(job: JobSections) -> Iterator[Problem]:
                 f"must be a multiple of patch_size · merge_size = {vision.patch_size} · {native.merge_size} = {unit}: "
                 f"{quotient(size, unit)}"
             )
-            yield Refusal(message, (path, f"{_NATIVE}.merge_size"), offers=(multiples_of(unit, path, size),))
+            yield Refusal(
+                message,
+                (path, f"{_NATIVE}.merge_size"),
+                numbers=(size, vision.patch_size, native.merge_size),
+                offers=(multiples_of(unit, path, size),),
+            )
     if native.smallest_image_size > vision.image_size:
         message = f"is more than image_size: {native.smallest_image_size} > {vision.image_size}"
         yield Problem(message, (_SMALLEST, _IMAGE), f"at most {vision.image_size}")

@@ -35,7 +35,12 @@ def pooled_tokens(job: JobSections) -> Iterator[Problem]:
         squares = [side**2 for side in divisors(per_side)]
         below = tuple(value for value in reversed(squares) if value < pooled)
         offers = (SuggestedValues(_POOLED, below, tuple(value for value in squares if value > pooled)),)
-        yield Refusal(message, (_POOLED, f"{_VISION}.image_size", f"{_VISION}.patch_size"), offers=offers)
+        yield Refusal(
+            message,
+            (_POOLED, f"{_VISION}.image_size", f"{_VISION}.patch_size"),
+            numbers=(pooled, per_side),
+            offers=offers,
+        )
 
 
 def masks_of_images(job: JobSections) -> Iterator[Problem]:

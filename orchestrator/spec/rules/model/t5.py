@@ -133,7 +133,7 @@ def lengths(job: JobSections) -> Iterator[Problem]:
         yield Problem(message, (path, FAMILY), f"write at least {SHORTEST}")
     if job.parallelism.uses_sequence_parallel and length % tp:
         message = f"with sequence parallelism decoder_seq_length / TP must be whole: {quotient(length, tp)}"
-        yield Refusal(message, (DECODER, TP), offers=(multiples_of(tp, DECODER, length),))
+        yield Refusal(message, (DECODER, TP), numbers=(length, tp), offers=(multiples_of(tp, DECODER, length),))
     if model.position_embedding_type == "learned_absolute" and length > model.positions >= model.seq_length:
         message = f"learned positions cover {model.positions} tokens: decoder_seq_length {length} > {model.positions}"
         yield Problem(message, (DECODER, "model.max_position_embeddings"), "raise max_position_embeddings")
@@ -147,7 +147,7 @@ def relative_positions(job: JobSections) -> Iterator[Problem]:
     buckets, most = model.relative_attention_num_buckets, model.relative_attention_max_distance
     if buckets % 4:
         message = f"the encoder's buckets are halved twice: relative_attention_num_buckets / 4 = {buckets / 4:g}"
-        yield Refusal(message, (BUCKETS,), offers=(multiples_of(4, BUCKETS, buckets),))
+        yield Refusal(message, (BUCKETS,), numbers=(buckets,), offers=(multiples_of(4, BUCKETS, buckets),))
     elif most <= buckets // 2:
         message = (
             f"half of the buckets are single distances, and the others continue from there: {most} ≤ {buckets} / 2"
@@ -175,7 +175,7 @@ def halves_of_the_pipeline(job: JobSections) -> Iterator[Problem]:
             message = f"the {half}'s layers / its stages must be whole: {quotient(layers, held)}"
             own = f"model.{half}_num_layers"
             offers = (around(SPLIT, split or stages // 2), around(PP, stages), multiples_of(held, own, layers))
-            yield Refusal(message, (SPLIT, PP, own, "model.num_layers"), offers=offers)
+            yield Refusal(message, (SPLIT, PP, own, "model.num_layers"), numbers=(layers, held), offers=offers)
 
 
 def recomputed_layers(job: JobSections) -> Iterator[Problem]:
@@ -198,7 +198,7 @@ def recomputed_layers(job: JobSections) -> Iterator[Problem]:
         message = f"the layers of a half are recomputed in groups of {count}: {quotient(odd[0], count)} is not whole"
         paths = ("runtime.recompute_num_layers", "model.num_layers", PP)
         offers = (divisors_of(gcd(*held), paths[0], count),)
-        yield Refusal(message, paths, "write 1, which saves the most memory", offers=offers)
+        yield Refusal(message, paths, "write 1, which saves the most memory", numbers=(odd[0], count), offers=offers)
 
 
 def spans(job: JobSections) -> Iterator[Problem]:

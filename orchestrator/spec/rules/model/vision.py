@@ -76,7 +76,7 @@ def patches(job: JobSections) -> Iterator[Problem]:
     if size % patch:
         message = f"patch_size {patch} does not divide image_size {size}: {quotient(size, patch)}"
         offers = (divisors_of(size, _PATCH, patch), multiples_of(patch, _IMAGE, size))
-        yield Refusal(message, (_PATCH, _IMAGE), offers=offers)
+        yield Refusal(message, (_PATCH, _IMAGE), numbers=(size, patch), offers=offers)
         return
     images, tokens = vision.images_per_sequence, vision.tokens_per_image
     if images * tokens >= model.seq_length:
@@ -98,7 +98,7 @@ def encoder_shapes(job: JobSections) -> Iterator[Problem]:
     if width % heads:
         message = f"num_attention_heads {heads} does not divide hidden_size {width}: {quotient(width, heads)}"
         offers = (divisors_of(width, _HEADS, heads), multiples_of(heads, _WIDTH, width))
-        yield Refusal(message, (_HEADS, _WIDTH), offers=offers)
+        yield Refusal(message, (_HEADS, _WIDTH), numbers=(width, heads), offers=offers)
     shared = (
         (_HEADS, heads, "heads of the images' encoder"),
         (_FFN, vision.ffn_size, "units of its MLPs"),
@@ -107,7 +107,7 @@ def encoder_shapes(job: JobSections) -> Iterator[Problem]:
     for path, count, what in shared:
         if count % tp:
             message = f"TP {tp} does not divide the {count} {what}: {quotient(count, tp)}"
-            yield Refusal(message, (TP, path, VISION), offers=(divisors_of(count, TP, tp),))
+            yield Refusal(message, (TP, path, VISION), numbers=(count, tp), offers=(divisors_of(count, TP, tp),))
 
 
 RULES: tuple[Rule, ...] = (seeing_decoders, conversations_with_images, frozen_encoder, patches, encoder_shapes)

@@ -44,9 +44,12 @@ def sharding_groups(job: JobSections) -> Iterator[Problem]:
     ranks = replicas(job) * job.parallelism.context_parallel_size
     if size == 1 or ranks % size:
         message = f"the size of a sharding group must divide DP · CP: {ranks} / {size} is not whole"
+        numbers: tuple[int, ...] = ranks, size
         if size == 1:
-            message = "a group of one rank shards nothing"
-        yield Refusal(message, (FSDP,), "write full, or leave it out", offers=(divisors_of(ranks, FSDP, size),))
+            message, numbers = "a group of one rank shards nothing", (size,)
+        yield Refusal(
+            message, (FSDP,), "write full, or leave it out", numbers=numbers, offers=(divisors_of(ranks, FSDP, size),)
+        )
     elif job.model.has_experts and size < ranks:
         yield Problem("hybrid sharding was not tried with experts", (FSDP, "model.num_experts"), "write full")
 

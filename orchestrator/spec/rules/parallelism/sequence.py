@@ -23,7 +23,7 @@ def sequence_by_tensor_parallel(job: JobSections) -> Iterator[Problem]:
         by_length = multiples_of(tp * cp, LENGTH, length)
         is_meant = length % (_ROUND * cp) == 0
         offers = (divisors_of(length // cp, TP, tp) if is_meant else by_length,)
-        yield Refusal(message, (LENGTH, TP, "parallelism.sequence_parallel"), offers=offers)
+        yield Refusal(message, (LENGTH, TP, "parallelism.sequence_parallel"), numbers=(length, tp, cp), offers=offers)
 
 
 RULES = (sequence_by_tensor_parallel,)

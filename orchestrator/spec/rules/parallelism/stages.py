@@ -67,7 +67,12 @@ def layers_by_stages(job: JobSections) -> Iterator[Problem]:
         message = f"{total} / (PP · VP) must be whole: {units} / ({pp} · {chunks}) = {ratio(units, pp * chunks)}"
         offers = [divisors_of(units // pp, VP, chunks), divisors_of(units // chunks, PP, pp)]
         paths = (VP, PP, LAYERS, *counted)
-    yield Refusal(message, paths, offers=(*offers, multiples_of(pp * chunks, LAYERS, layers, less=extra)))
+    yield Refusal(
+        message,
+        paths,
+        numbers=(units, extra, pp, chunks),
+        offers=(*offers, multiples_of(pp * chunks, LAYERS, layers, less=extra)),
+    )
 
 
 def layers_between_stages(job: JobSections) -> Iterator[Problem]:
@@ -85,7 +90,7 @@ def layers_between_stages(job: JobSections) -> Iterator[Problem]:
             message = (
                 f"there are only the first and the last stage, which must hold all layers: {layers} - {taken} = {left}"
             )
-            yield Refusal(message, paths, "leave out one of them", offers=offers)
+            yield Refusal(message, paths, "leave out one of them", numbers=(layers, *sizes.values()), offers=offers)
         return
     if left < stages * chunks or left % (stages * chunks):
         per = f"{stages}" if chunks == 1 else f"({stages} · {chunks})"
@@ -93,7 +98,7 @@ def layers_between_stages(job: JobSections) -> Iterator[Problem]:
             f"the {stages} other stage{'s share' if stages > 1 else ' takes'} the layers that are left, one or more "
             f"per {'stage' if chunks == 1 else 'chunk'}: ({layers} - {taken}) / {per} = {ratio(left, stages * chunks)}"
         )
-        yield Refusal(message, paths, offers=offers)
+        yield Refusal(message, paths, numbers=(layers, *sizes.values(), stages, chunks), offers=offers)
 
 
 def chunks_of_uneven_stages(job: JobSections) -> Iterator[Problem]:
@@ -103,7 +108,7 @@ def chunks_of_uneven_stages(job: JobSections) -> Iterator[Problem]:
         if count % chunks:
             message = f"its layers / VP must be whole: {quotient(count, chunks)}"
             offers = (multiples_of(chunks, path, count), divisors_of(count, VP, chunks))
-            yield Refusal(message, (path, VP), offers=offers)
+            yield Refusal(message, (path, VP), numbers=(count, chunks), offers=offers)
 
 
 def pipeline_layout(job: JobSections) -> Iterator[Problem]:

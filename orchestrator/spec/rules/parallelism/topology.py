@@ -24,7 +24,13 @@ def world_size(job: JobSections) -> Iterator[Problem]:
             factor = f"TP · PP · CP · DP = {tp} · {pp} · {cp} · {dp or 1} = {world}"
             message = f"world size = {factor} processes do not spread evenly over {launch.nodes} nodes"
             offers = (divisors_of(world, NODES, launch.nodes),)
-            yield Refusal(message, (NODES, DP, TP, PP, CP), "write gpus_per_node", offers=offers)
+            yield Refusal(
+                message,
+                (NODES, DP, TP, PP, CP),
+                "write gpus_per_node",
+                numbers=(tp, pp, cp, dp or 1, launch.nodes),
+                offers=offers,
+            )
         return
     world = launch.nodes * launch.gpus_per_node
     machines = f"nodes · gpus_per_node = {launch.nodes} · {launch.gpus_per_node} = {world}"
@@ -35,7 +41,9 @@ def world_size(job: JobSections) -> Iterator[Problem]:
         )
         unit = model_parallel // gcd(model_parallel, launch.nodes)
         offers = (multiples_of(unit, GPUS, launch.gpus_per_node, note=f", as in --set {GPUS}={{}}"),)
-        yield Refusal(message, (GPUS, NODES, TP, PP, CP), offers=offers)
+        yield Refusal(
+            message, (GPUS, NODES, TP, PP, CP), numbers=(launch.nodes, launch.gpus_per_node, tp, pp, cp), offers=offers
+        )
     elif dp is not None and world != model_parallel * dp:
         message = f"world size = TP · PP · CP · DP: {machines}, but {tp} · {pp} · {cp} · {dp} = {model_parallel * dp}"
         yield Problem(message, (DP, GPUS, NODES, TP, PP, CP), f"write {world // model_parallel}, or leave it out")
@@ -89,7 +97,7 @@ def interleaved_micro_batches(job: JobSections) -> Iterator[Problem]:
             multiples_of(pp * one_pass, GLOBAL, job.global_batch_size),
             divisors_of(job.global_batch_size // replicas(job), MICRO, batch.micro_batch_size),
         )
-        yield Refusal(message, (COUNT, GLOBAL, MICRO, PP, VP), offers=offers)
+        yield Refusal(message, (COUNT, GLOBAL, MICRO, PP, VP), numbers=(count, pp), offers=offers)
 
 
 def context_parallel(job: JobSections) -> Iterator[Problem]:
@@ -102,7 +110,7 @@ def context_parallel(job: JobSections) -> Iterator[Problem]:
             f"the sequence is cut into 2 · CP chunks: {length} / (2 · {cp}) = {ratio(length, 2 * cp)} is not whole"
         )
         offers = (divisors_of(length, CP, cp), multiples_of(2 * cp, LENGTH, length))
-        yield Refusal(message, (CP, LENGTH), offers=offers)
+        yield Refusal(message, (CP, LENGTH), numbers=(length, cp), offers=offers)
 
 
 def context_parallel_family(job: JobSections) -> Iterator[Problem]:

@@ -39,7 +39,12 @@ def global_batch(job: JobSections) -> Iterator[Problem]:
             multiples_of(one_pass, GLOBAL, batch.global_batch_size),
             divisors_of(batch.global_batch_size // dp, MICRO, batch.micro_batch_size),
         )
-        yield Refusal(message, (GLOBAL, MICRO, DP, GPUS), offers=offers)
+        yield Refusal(
+            message,
+            (GLOBAL, MICRO, DP, GPUS),
+            numbers=(batch.global_batch_size, batch.micro_batch_size, dp),
+            offers=offers,
+        )
 
 
 def rampup_sizes(job: JobSections) -> Iterator[Problem]:
@@ -61,7 +66,7 @@ def rampup_sizes(job: JobSections) -> Iterator[Problem]:
             divisors_of(full - start, INCREMENT, increment),
             multiples_of(increment, START, start, less=-full % increment),
         )
-        yield Refusal(message, (INCREMENT, *paths), offers=offers)
+        yield Refusal(message, (INCREMENT, *paths), numbers=(full, start, increment), offers=offers)
 
 
 def _passes(job: JobSections) -> tuple[int, str, list[str]]:
@@ -86,7 +91,7 @@ def rampup_passes(job: JobSections) -> Iterator[Problem]:
     for path, size, offer in ((START, start, multiples_of(unit, START, start)), (INCREMENT, increment, steps)):
         if size % unit:
             message = f"{path.rpartition('.')[2]} / ({equation}) must be whole: {quotient(size, unit)}"
-            yield Refusal(message, (path, *paths), offers=(offer, micro))
+            yield Refusal(message, (path, *paths), numbers=(size, unit), offers=(offer, micro))
 
 
 def training_length(job: JobSections) -> Iterator[Problem]:

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.benchmark_data import Record, records
+from support.depth import examples
 from support.earlier_memory import earlier_peaks, plan_megatrons_loss
 from support.pace import at_the_promised_pace
 from support.shipped import SHIPPED
@@ -305,7 +306,7 @@ def never_more(less: Memory, more: Memory) -> None:
         assert one.peak_bytes <= other.peak_bytes, (one, other)
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(described=described_jobs(), vocab=VOCABULARY, layers=LAYERS)
 def test_parts_add_up(described: dict[str, Any], vocab: int, layers: Layers) -> None:
     memory = memory_of(described, vocab, layers)
@@ -317,7 +318,7 @@ def test_parts_add_up(described: dict[str, Any], vocab: int, layers: Layers) -> 
     assert memory.device_bytes == max(stage.device_bytes for stage in memory.stages)
 
 
-@settings(max_examples=75)
+@settings(max_examples=examples(75))
 @given(
     described=described_jobs(),
     vocab=VOCABULARY,
@@ -340,7 +341,7 @@ def test_memory_never_falls_when_something_grows(
     never_more(memory_of(described, vocab, layers), memory_of(described, vocab, layers, **larger))
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(described=described_jobs(), vocab=VOCABULARY, layers=LAYERS)
 def test_memory_never_rises_with_more_replicas(described: dict[str, Any], vocab: int, layers: Layers) -> None:
     described["parallelism"]["use_distributed_optimizer"] = True
@@ -348,7 +349,7 @@ def test_memory_never_rises_with_more_replicas(described: dict[str, Any], vocab:
     never_more(memory_of(described, vocab, layers, parallelism=more), memory_of(described, vocab, layers))
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(described=described_jobs(), vocab=VOCABULARY, layers=LAYERS)
 def test_memory_never_rises_with_sequence_parallelism(described: dict[str, Any], vocab: int, layers: Layers) -> None:
     """Where activations decide: a step that is at its fullest when few are left has only the buffer for them more."""
@@ -363,7 +364,7 @@ def test_memory_never_rises_with_sequence_parallelism(described: dict[str, Any],
         assert one.peak_bytes <= other.peak_bytes + more, (one, other)
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(described=described_jobs(), vocab=VOCABULARY)
 def test_memory_never_rises_with_more_recomputation(described: dict[str, Any], vocab: int) -> None:
     """With torch's layers; Transformer Engine's keep more under selective recomputation than without any."""

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.benchmark_data import record
+from support.depth import examples
 from support.limits import set_limits
 from support.pace import at_the_promised_pace
 from support.reference_times import PADDED_VOCAB, job_of, published_rows
@@ -23,7 +24,7 @@ from orchestrator.planning.time.passes import layer_pass, output_pass
 from orchestrator.planning.time.setting import setting_of
 from orchestrator.planning.time.step import estimate_with
 
-FEW = settings(max_examples=40)
+FEW = settings(max_examples=examples(40))
 """Of what asks for up to nine estimates an example."""
 
 
