@@ -89,7 +89,7 @@ class Lease:
             token = next_number(0 if holder is None else holder.token, run.lease)
             if token == lost:  # whoever won the race would be the holder
                 raise UserError(
-                    f"run {run.run_id} cannot be started: {_lease_path(run, token)} is in the way, and is not listed as "
+                    f"run {run.run_id} cannot be started: {_lease_path(run, token)} is in the way, and not listed as "
                     "a lease; remove it",
                     code="damaged_lease",
                 )
