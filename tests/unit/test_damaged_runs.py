@@ -168,6 +168,35 @@ def test_status_compare_and_logs_of_each(folder: Folder, typed: Callable[..., tu
         assert typed("checkpoint", "verify", run.path)[0] in (0, 1, 2), run.name
 
 
+@pytest.mark.parametrize("place", ["lease", "lease/000002.json"])
+def test_who_may_write_is_not_known(
+    folder: Folder, tmp_path: Path, typed: Callable[..., tuple[int, str]], place: str
+) -> None:
+    run = RunDir(tmp_path / "runs" / "unheld" / "00000000")
+    shutil.copytree(folder.well.path, run.path)
+    odd = run.path / place
+    if odd.exists():
+        shutil.rmtree(odd)
+    os.mkfifo(odd)
+    for words in (("status",), ("resume",), ("cancel",), ("delete", "--yes")):
+        code, said = typed(*words, "unheld", "--runs-dir", run.path.parents[1])
+        assert (code, f"cannot be read: {odd}: " in said, "; put that right" in said) == (2, True, True), said
+
+
+@pytest.mark.parametrize("kind", ["fifo", "out", "deep"])
+def test_the_status_of_a_run_without_a_spec_says_what_is_known(
+    folder: Folder, typed: Callable[..., tuple[int, str]], kind: str
+) -> None:
+    run = next(each for each in folder.damaged if each.name == f"{kind}-resolved-json")
+    code, out = typed("status", run.path, "--json")
+    said = json.loads(out)
+    assert (code, said["state"], said["iteration"], said["train_iters"]) == (0, "failed", 3, None)
+    assert "resolved.json" in said["problems"][0]
+    code, out = typed("status", run.path)
+    assert code == 0
+    assert re.search(r"iteration +3 of \?", out)
+
+
 def test_sweeps_hide_no_other(folder: Folder, typed: Callable[..., tuple[int, str]]) -> None:
     code, out = typed("sweep", "list", "--json", "--runs-dir", folder.path)
     found = {each["name"]: each for each in json.loads(out)}
