@@ -34,8 +34,8 @@ class Process:
         """The process of a stored record; what is missing or of another type becomes unknown."""
         pid, started = record.get("pid"), record.get("started")
         return cls(
-            host=str(record.get("host", "?")),
-            boot=str(record.get("boot", "?")),
+            host=host if isinstance(host := record.get("host"), str) else "?",
+            boot=boot if isinstance(boot := record.get("boot"), str) else "?",
             pid=pid if type(pid) is int and 0 < pid < _MOST_PIDS else 0,
             started=started if type(started) is int else None,
         )

@@ -1,9 +1,11 @@
-"""What runs are called: their shown names, and those that they had before."""
+"""What runs are called: their shown names, those that they had before, and how one is named that cannot be read."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 
+from orchestrator.errors import UserError
 from orchestrator.run_directory.labels import read_labels
 from orchestrator.run_directory.rundir import RunDir
 
@@ -29,3 +31,20 @@ def not_renamed(runs: Sequence[RunDir]) -> list[RunDir]:
     """Those of a job's runs that still have its name; all where none has."""
     kept = [run for run in runs if read_labels(run.path).name in (None, run.name)]
     return kept or list(runs)
+
+
+@contextmanager
+def must_be_readable(run: RunDir) -> Iterator[None]:
+    """Where the system refuses a file of a run that was asked for, raises UserError with its name, why, and the way
+    out; FileNotFoundError as it is.
+    """
+    try:
+        yield
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        way_out = "ask its owner for permission to read it" if isinstance(error, PermissionError) else "put that right"
+        raise UserError(
+            f"run {run.name}/{run.run_id} cannot be read: {error.filename}: {error.strerror}; {way_out}",
+            code="unreadable_run",
+        ) from error

@@ -17,7 +17,7 @@ from orchestrator.errors import OrchestratorError, PerhapsSubmitted, RunNotFound
 from orchestrator.files.slow_disks import answers
 from orchestrator.launch.code.code_version import CodeState, code_state
 from orchestrator.launch.processes.stop_request import caught_signals
-from orchestrator.launch.run_names import called, not_renamed, shown_name
+from orchestrator.launch.run_names import called, must_be_readable, not_renamed, shown_name
 from orchestrator.run_directory.checkpoints.commit_markers import committed
 from orchestrator.run_directory.events.types import (
     CheckpointSaved,
@@ -70,21 +70,14 @@ def find_run(text: str, runs_dir: Path) -> RunDir:
 
     Raises RunNotFound, naming the nearest, and UserError when several match or the one cannot be read.
     """
-    run = _meant(text, runs_dir)
-    try:
+    run = find_any_run(text, runs_dir)
+    with must_be_readable(run), contextlib.suppress(FileNotFoundError):  # of a run that nothing has been done with
         run.open(run.events_file).close()
-    except FileNotFoundError:  # of a run that nothing has been done with
-        return run
-    except OSError as error:
-        who = "ask its owner for permission to read it" if isinstance(error, PermissionError) else "put that file right"
-        raise UserError(
-            f"run {run.name}/{run.run_id} cannot be read: {run.events_file}: {error.strerror}; {who}",
-            code="unreadable_run",
-        ) from error
     return run
 
 
-def _meant(text: str, runs_dir: Path) -> RunDir:
+def find_any_run(text: str, runs_dir: Path) -> RunDir:
+    """The same, also of one that cannot be read: for what shows several runs, of which each has its place."""
     path = Path(text)
     if RunDir(path).resolved_generations():
         return RunDir(path.absolute())

@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from orchestrator.review.charts.series import GrowingSeries, Series
-from orchestrator.review.damage import DAMAGE
 from orchestrator.review.run_summary import RunSummary
 from orchestrator.review.stored_index.index_file import Entry, read_index, write_index
 from orchestrator.review.stored_index.signatures import Signature, signature, signatures_in
@@ -194,7 +193,7 @@ class RunIndex:
                 continue
             if self._stopping.is_set():
                 return
-            found = self._with_goodput(known.summary)
+            found = with_goodput(known.summary, time.time(), self._rest)
             ended = time.monotonic()
             self._keep_goodput(known, found, due=ended + (ended - begun) / _GOODPUT_SHARE)
             self._stopping.wait(ended - begun)  # half of the time is for pages
@@ -233,13 +232,6 @@ class RunIndex:
                 logger.exception("runs in %s cannot be read", self.runs_dir)
         self._problems[work.__name__] = problem
         return problem
-
-    def _with_goodput(self, summary: RunSummary) -> RunSummary:
-        """The same with its goodput; without where its logs make no sense."""
-        try:
-            return with_goodput(summary, time.time(), self._rest)
-        except DAMAGE:
-            return replace(summary, goodput=None)
 
     def _rest(self) -> None:
         """Leave time for pages; while one waits for measurements, all of it."""

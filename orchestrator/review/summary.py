@@ -83,9 +83,14 @@ def _with_disk_use(summary: RunSummary, status: RunStatus) -> RunSummary:
 
 
 def with_goodput(summary: RunSummary, now: float, rest: Callable[[], object] = lambda: None) -> RunSummary:
-    """The same with its goodput, for which all of a run's measurements are read; `rest` is called now and then."""
+    """The same with its goodput, for which all of a run's measurements are read; without where its logs make no sense.
+    `rest` is called now and then.
+    """
     metrics = _resting(read_records(summary.run.metrics_file), rest)
-    found = goodput(summary.run.events(), metrics, now if summary.is_active else None)
+    try:
+        found = goodput(summary.run.events(), metrics, now if summary.is_active else None)
+    except DAMAGE:
+        return replace(summary, goodput=None)
     return replace(summary, goodput=found.fraction, lost_steps=found.lost_steps)
 
 

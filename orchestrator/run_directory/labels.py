@@ -14,12 +14,13 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
+from orchestrator.files.file_numbers import NUMBER, next_number
 from orchestrator.files.stored_files import read_object
 from orchestrator.run_directory.events.labels import LabelEvent, Labels
 from orchestrator.run_directory.events.types import Event, event_of
 from orchestrator.run_directory.exclusive_files import create_exclusively
 
-_LABEL_FILE = re.compile(r"label\.(\d{1,18})\.json", re.ASCII)
+_LABEL_FILE = re.compile(rf"label\.{NUMBER}\.json", re.ASCII)
 
 
 def read_labels(folder: Path) -> Labels:
@@ -43,11 +44,11 @@ def label_files(folder: Path) -> list[Path]:
 
 
 def write_label(folder: Path, event: LabelEvent) -> None:
-    """Add a change. Raises OSError where the folder is gone, or the system refuses."""
+    """Add a change. Raises OSError where the folder is gone, or the system refuses, UserError where none can follow."""
     content = (json.dumps(event.record(), separators=(",", ":")) + "\n").encode()
-    number = max(_numbers(os.listdir(folder)), default=0) + 1
+    number = next_number(max(_numbers(os.listdir(folder)), default=0), folder)
     while not create_exclusively(folder / f"label.{number}.json", content):
-        number += 1
+        number = next_number(number, folder)
 
 
 def _listed(folder: Path) -> list[str]:

@@ -23,7 +23,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from orchestrator.errors import LeaseLost, RunIsHeld
+from orchestrator.errors import LeaseLost, RunIsHeld, UserError
+from orchestrator.files.file_numbers import next_number
 from orchestrator.files.stored_files import moment, number, parse_line
 from orchestrator.process import Process
 from orchestrator.quantities import timestamp
@@ -37,7 +38,7 @@ DEFAULT_TIME_TO_LIVE = 60.0
 
 _LONGEST_TIME_TO_LIVE = 30 * 86400.0
 _INCARNATION = re.compile(r"(.+)\.(\d{1,18})", re.ASCII)
-_LEASE_FILE = re.compile(r"(\d{6,18})\.json", re.ASCII)
+_LEASE_FILE = re.compile(r"(\d{6}|[1-9]\d{6,8})\.json", re.ASCII)
 _MOST_BYTES = 1 << 16
 
 
@@ -53,9 +54,9 @@ class Holder:
     reason: str
 
     def describe(self) -> str:
-        """'pid 42 on host7 since 2026-01-31 12:00:00'."""
-        since = timestamp(self.since)
-        return f"pid {self.process.pid} on {self.process.host} since {since}"
+        """'pid 42 on host7 since 2026-01-31 12:00:00'; of a damaged lease 'an unknown process since …'."""
+        who = f"pid {self.process.pid} on {self.process.host}" if self.process.pid else "an unknown process"
+        return f"{who} since {timestamp(self.since)}"
 
 
 class Lease:
@@ -77,14 +78,21 @@ class Lease:
         """Become the holder. Raises RunIsHeld when a live process holds the run, or wins the race for it.
 
         An earlier incarnation of the same scheduler's job is replaced, live or not. Raises FileNotFoundError where the
-        run is gone.
+        run is gone, UserError where something stands in the place of the next lease.
         """
         run.lease.mkdir(exist_ok=True)  # not its folder: one that was deleted this moment must not come back
+        lost = 0
         while True:
             holder = read_holder(run)
             if holder is not None and holder.live and not supersedes(launch_id, holder.launch_id):
                 raise RunIsHeld(held_message(run, holder))
-            token = 1 if holder is None else holder.token + 1
+            token = next_number(0 if holder is None else holder.token, run.lease)
+            if token == lost:  # whoever won the race would be the holder
+                raise UserError(
+                    f"run {run.run_id} cannot be started: {_lease_path(run, token)} is in the way, and not listed as "
+                    "a lease; remove it",
+                    code="damaged_lease",
+                )
             record = {
                 "token": token,
                 "launch_id": launch_id,
@@ -94,6 +102,7 @@ class Lease:
             }
             if create_exclusively(_lease_path(run, token), json.dumps(record).encode()):
                 return cls(run, token, time_to_live)
+            lost = token
 
     @classmethod
     def attach(cls, run: RunDir, token: int) -> Lease:

@@ -47,6 +47,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from orchestrator.errors import UserError, is_full_disk
+from orchestrator.files.file_numbers import NUMBER, next_number
 from orchestrator.files.stored_files import (
     listed,
     open_stored,
@@ -64,7 +65,7 @@ DEFAULT_RUNS_DIR = "runs"
 STOP_AT_VARIABLE = "ORCHESTRATOR_STOP_AT"
 """The step after which a start saves and stops, in its environment; its schedule stays that of the whole training."""
 
-_GENERATION = re.compile(r"resolved(?:\.(\d{1,18}))?\.json", re.ASCII)
+_GENERATION = re.compile(rf"resolved(?:\.{NUMBER})?\.json", re.ASCII)
 _ITERATION = re.compile(r"iter_(\d{7,18})", re.ASCII)
 
 
@@ -222,9 +223,13 @@ class RunDir:
         return generations[-1]
 
     def next_resolved(self) -> Path:
-        """Where the next resolved spec goes: behind the newest, also where one before that is gone."""
+        """Where the next resolved spec goes: behind the newest, also where one before that is gone. Raises UserError
+        where nothing can follow that.
+        """
         generations = self._generations()
-        return self.path / (f"resolved.{generations[-1][0] + 1}.json" if generations else "resolved.json")
+        if not generations:
+            return self.path / "resolved.json"
+        return self.path / f"resolved.{next_number(generations[-1][0], self.path)}.json"
 
     def checkpoint_dirs(self) -> list[tuple[int, Path]]:
         """(iteration, folder) of everything named like a checkpoint, committed or not, oldest first."""

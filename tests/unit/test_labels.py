@@ -57,6 +57,7 @@ def test_what_is_no_label_is_passed_over(tmp_path: Path) -> None:
     (run / "label.3.json").write_text('{"event": "of a later version"}')
     (run / "label.x.json").write_text("")
     os.mkfifo(run / "label.4.json")
+    (run / f"label.{10**18 - 1}.json").write_text("{}")  # after which the next would not be read
     write_label(run, Noted(note="kept"))
     assert read_labels(run) == Labels(note="kept")
     assert [event.kind for event in label_events(run)] == ["of a later version", "noted"]

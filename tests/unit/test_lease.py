@@ -240,6 +240,40 @@ def test_own_clock_does_not_matter(run: RunDir, monkeypatch: pytest.MonkeyPatch)
         Lease.acquire(run, launch_id="b")
 
 
+@pytest.mark.parametrize("name", ["999999999999999999", "9999999999", "0000000002", "0999999"])
+def test_a_number_that_no_start_makes_is_no_lease(run: RunDir, name: str) -> None:
+    """Its successor would not be read: the next start would look for a free number for ever."""
+    first = Lease.acquire(run, launch_id="a")
+    (run.lease / f"{name}.json").write_text("{}")
+    first.check()
+    first.release()
+    second = Lease.acquire(run, launch_id="b")
+    assert second.token == 2
+    with pytest.raises(LeaseLost):
+        first.check()
+    with pytest.raises(RunIsHeld):
+        Lease.acquire(run, launch_id="c")
+
+
+def test_the_number_after_any_that_is_read_is_read_or_refused(run: RunDir) -> None:
+    run.lease.mkdir()
+    (run.lease / "999999998.json").write_text("{}")
+    make_silent(run, 999999998, 61)
+    Lease.acquire(run, launch_id="a").release()
+    with refused("numbers_used_up"):
+        Lease.acquire(run, launch_id="b")
+    holder = read_holder(run)
+    assert holder is not None
+    assert holder.token == 999999999
+
+
+def test_a_next_lease_that_is_there_and_is_not_listed_is_refused(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where 000001.JSON is the same name."""
+    refuse(monkeypatch, "os.link", errno.EEXIST)
+    with refused("damaged_lease", "000001.json"):
+        Lease.acquire(run, launch_id="a")
+
+
 def _race(run: RunDir, rounds: int, barrier: threading.Barrier, wins: Any, release: str) -> None:
     for number in range(rounds):
         barrier.wait()

@@ -44,6 +44,8 @@ def test_generations_are_numbered_not_sorted_by_name(run: RunDir) -> None:
     (run.path / "resolved.4.json").unlink()
     run.next_resolved().touch()
     assert run.resolved().name == "resolved.12.json", "where one is gone, the next is still the newest"
+    (run.path / f"resolved.{10**18 - 1}.json").touch()
+    assert run.next_resolved().name == "resolved.13.json", "none that the next could not follow"
 
 
 def test_checkpoints_are_sorted_by_iteration(run: RunDir) -> None:

@@ -18,7 +18,7 @@ from orchestrator.api.housekeeping.checkpoints import Keep, needed_by_itself, su
 from orchestrator.api.housekeeping.targets import Target, cells_of, folder_of_runs, told_of
 from orchestrator.errors import UserError
 from orchestrator.files.stored_files import DAMAGE, read_object
-from orchestrator.launch.run_names import shown_label
+from orchestrator.launch.run_names import must_be_readable, shown_label
 from orchestrator.launch.states.run_states import RunStatus, readable_statuses, unreadable
 from orchestrator.run_directory.checkpoints.commit_markers import committed, read_commit
 from orchestrator.run_directory.checkpoints.disk_use import disk_use, occupied
@@ -26,7 +26,7 @@ from orchestrator.run_directory.events.labels import Deleted
 from orchestrator.run_directory.events.ledger import CellsDeleted
 from orchestrator.run_directory.events.types import Launched, Submitted
 from orchestrator.run_directory.labels import write_label
-from orchestrator.run_directory.lease import Lease, held_message, read_holder
+from orchestrator.run_directory.lease import Holder, Lease, held_message, read_holder
 from orchestrator.run_directory.rundir import RunDir, in_command, iteration_of, membership_of, named_in_command
 from orchestrator.run_directory.trash import Trashed, move_to_trash, place_in
 from orchestrator.sweeps.ledger import Entry, SweepDir, all_sweeps
@@ -90,7 +90,7 @@ def checkpoints(run: RunDir, runs_dir: Path, which: Keep | Path) -> list[Doomed]
     commits = superfluous(run, which) if isinstance(which, Keep) else []
     folders = [commit.path for commit in commits] if isinstance(which, Keep) else [which]
     status = _status(run)
-    needed = needed_by_itself(run, status.events) if status.is_active or _is_held(run) else set()
+    needed = needed_by_itself(run, status.events) if status.is_active or _live_holder(run) else set()
     weights = weights_needed(runs_dir, [])
     label, deletion = shown_label(run), uuid.uuid4().hex
     found = []
@@ -220,9 +220,11 @@ def _status(run: RunDir) -> RunStatus:
     return found[0] if found else unreadable(run, troubles[run])
 
 
-def _is_held(run: RunDir) -> bool:
-    holder = read_holder(run)
-    return holder is not None and holder.live
+def _live_holder(run: RunDir) -> Holder | None:
+    """Who may write a run now. Raises UserError where its lease cannot be read: nobody knows then."""
+    with must_be_readable(run):
+        holder = read_holder(run)
+    return holder if holder is not None and holder.live else None
 
 
 def _refuse_live(runs: Sequence[RunDir], runs_dir: Path, sweeps: Sequence[SweepDir]) -> None:
@@ -233,7 +235,7 @@ def _refuse_live(runs: Sequence[RunDir], runs_dir: Path, sweeps: Sequence[SweepD
     cells = _cells(runs_dir) if runs else {}
     for status in [*found, *(unreadable(run, error) for run, error in troubles.items())]:
         run = status.run
-        if not status.is_active and (holder := read_holder(run)) is not None and holder.live:
+        if not status.is_active and (holder := _live_holder(run)) is not None:
             raise UserError(f"{held_message(run, holder)}\n      It was not deleted.", code="run_is_held")
         states = [
             cell_state(status.state, status.launched, sweep.submissions().get(entry.id))

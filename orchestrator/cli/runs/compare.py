@@ -16,7 +16,7 @@ from orchestrator.cli.common import AsJson, RunsDir, aligned, print_json, warn
 from orchestrator.cli.runs.curves import Curve, draw, letter_in_colour
 from orchestrator.errors import UserError
 from orchestrator.fields.formatting import shorten
-from orchestrator.launch.runs import find_run
+from orchestrator.launch.runs import find_any_run
 from orchestrator.quantities import duration, memory_size, short_count
 from orchestrator.review.charts.axes import X_TITLES, XAxis, x_of
 from orchestrator.review.charts.series import GrowingSeries, Series, smoothed, thinned
@@ -58,7 +58,7 @@ def command(
       orchestrator compare 1a2b 5e6f --smooth 0.9 --json
     """
     folder = runs_dir or default_runs_dir()
-    runs = list({run.path: run for run in (find_run(name, folder) for name in names)}.values())
+    runs = list({run.path: run for run in (find_any_run(name, folder) for name in names)}.values())
     if len(runs) < 2:
         raise UserError("one run cannot be compared: name two or more", code="too_few_runs")
     if len(runs) > len(_LETTERS):

@@ -14,7 +14,7 @@ import typer
 
 from orchestrator.cli.common import AsJson, RunsDir
 from orchestrator.errors import MissingDependency, RunNotFound, UserError, file_refusal
-from orchestrator.launch.runs import find_run
+from orchestrator.launch.runs import find_any_run
 from orchestrator.run_directory.rundir import RunDir, cell_of, default_runs_dir
 from orchestrator.safe_path import module_command
 from orchestrator.sweeps.ledger import find_sweep, sweep_dir
@@ -88,7 +88,7 @@ def command(
 def _meant(name: str, folder: Path) -> list[RunDir]:
     """The run of that name; of a sweep the runs of its cells, where no other job has its name. Raises UserError."""
     try:
-        run = find_run(name, folder)
+        run = find_any_run(name, folder)
     except RunNotFound:
         if not sweep_dir(name, folder).is_planned:
             raise

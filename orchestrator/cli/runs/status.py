@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import asdict
 
 import typer
@@ -13,6 +14,7 @@ from orchestrator.launch.kernel_choices import choices_line
 from orchestrator.launch.runs import find_run
 from orchestrator.launch.states.run_states import RunStatus, last_iteration, status_of
 from orchestrator.quantities import age, clock_time, disk_size, short_count
+from orchestrator.review.damage import readable
 from orchestrator.run_directory.checkpoints.disk_use import disk_use
 from orchestrator.run_directory.checkpoints.newest import begins_anew, passed_over
 from orchestrator.run_directory.events.labels import Labels
@@ -36,11 +38,13 @@ def command(run_name: RunName, runs_dir: RunsDir = None, as_json: AsJson = False
     """
     run = find_run(run_name, runs_dir or default_runs_dir())
     status = status_of(run)
-    metrics = read_records(run.metrics_file)
-    spent = goodput(status.events, metrics, time.time() if status.is_active else None)
-    job = load_resolved(run.resolved())
-    total = last_iteration(job, status.checkpoints)
-    unsent = 0 if status.is_active else bytes_unsent(run, job)
+    now = time.time() if status.is_active else None
+    spent, unmeasured = readable(lambda: goodput(status.events, read_records(run.metrics_file), now))
+    spent = spent or goodput(status.events, (), now)
+    job, no_spec = readable(lambda: load_resolved(run.resolved()))
+    total, no_length = readable(lambda: last_iteration(job, status.checkpoints)) if job is not None else (None, no_spec)
+    problems = [each for each in (no_length, unmeasured) if each is not None]
+    unsent = 0 if status.is_active or job is None else bytes_unsent(run, job)
     if as_json:
         found = [result.to_json() for result in newest_results(run)]
         also = {
@@ -55,10 +59,11 @@ def command(run_name: RunName, runs_dir: RunsDir = None, as_json: AsJson = False
         }
         labels = {"labels": asdict(status.labels)} if status.labels != Labels() else {}
         sent = {"mlflow_url": mlflow_url(run), "mlflow_unsent_bytes": unsent}
-        print_json({**status.to_json(), "train_iters": total, **also, **labels, **sent})
+        print_json({**status.to_json(), "train_iters": total, "problems": problems, **also, **labels, **sent})
         return
     typer.echo(f"run {label(run)}")
-    typer.echo(aligned([[f"  {name}", text] for name, text in _lines(status, spent, total, unsent, job.launch.nodes)]))
+    lines = _lines(status, spent, total, unsent, job.launch.nodes if job is not None else None, problems)
+    typer.echo(aligned([[f"  {name}", text] for name, text in lines]))
 
 
 def _nodes(status: RunStatus) -> int | None:
@@ -67,15 +72,18 @@ def _nodes(status: RunStatus) -> int | None:
     return None if started is None else started.nodes
 
 
-def _lines(status: RunStatus, spent: Goodput, total: int, unsent: int, most_nodes: int) -> list[tuple[str, str]]:
+def _lines(
+    status: RunStatus, spent: Goodput, total: int | None, unsent: int, most_nodes: int | None, problems: Sequence[str]
+) -> list[tuple[str, str]]:
     run = status.run
     labels = status.labels
     lines = [("state", status.describe() + (" (archived)" if labels.archived else ""))]
+    lines += [("" if number else "damaged", line) for number, line in enumerate(problems)]
     lines += [("" if number else "shown by", line) for number, line in enumerate(status.evidence)]
     lines += [("tags", ", ".join(labels.tags))] if labels.tags else []
     lines += [("" if number else "note", line) for number, line in enumerate(labels.note.splitlines())]
     lines += [("renamed from", ", ".join(labels.former_names))] if labels.former_names else []
-    lines.append(("iteration", f"{status.iteration or 0} of {total}"))
+    lines.append(("iteration", f"{status.iteration or 0} of {total or '?'}"))
     values = status.values
     for key, name in (("train/loss", "loss"), ("validation/loss", "validation loss"), ("train/lr", "learning rate")):
         if key in values:
@@ -93,7 +101,7 @@ def _lines(status: RunStatus, spent: Goodput, total: int, unsent: int, most_node
         lines.append(("launches", _launches_line(spent, _unsaved_steps(status, spent))))
         lines += _goodput_line(spent)
     if (nodes := _nodes(status)) is not None:
-        lines.append(("nodes", f"{nodes} of {most_nodes} (launch.min_nodes)"))
+        lines.append(("nodes", f"{nodes} of {most_nodes or '?'} (launch.min_nodes)"))
     if (choices := status.events.choices) is not None:
         lines.append(("computes on", choices_line(choices)))
     if (first := _first_step(status)) is not None:

@@ -28,6 +28,7 @@ from orchestrator.review.charts.changes import Position, first_new_step, is_curr
 from orchestrator.review.charts.curves import Figure, figure_of
 from orchestrator.review.charts.marks import legend_of
 from orchestrator.review.charts.plan_vs_actual import references_of
+from orchestrator.review.charts.series import Series
 from orchestrator.review.charts.timeline import marks_of
 from orchestrator.review.damage import readable
 from orchestrator.review.overview import overview_of, parts_of_time
@@ -115,17 +116,20 @@ def _figure(request: Request, name: str, run: AskedFolder, its: Its, view: Asked
     started = events.last(Started)
     references, _ = readable(lambda: references_of(name, run))
 
-    def draw() -> Figure | None:
-        with its.beside.reading(run, view.x) as series:
-            chart = chart_named(name, series.columns, started.device if started else None)
-            if chart is None:
-                return None
-            drawn = figure_of(chart, {run.run_id: series}, view, marks=marks or (), references=references or ())
-            return {**drawn, "now": position_of(run, series).to_record()}
+    def draw(series: Series) -> Figure | None:
+        chart = chart_named(name, series.columns, started.device if started else None)
+        if chart is None:
+            return None
+        return figure_of(chart, {run.run_id: series}, view, marks=marks or (), references=references or ())
 
-    made, problem = readable(draw)
+    def read() -> Figure | None:
+        with its.beside.reading(run, view.x) as series:
+            drawn = draw(series)
+            return None if drawn is None else {**drawn, "now": position_of(run, series).to_record()}
+
+    made, problem = readable(read)
     if problem is not None:
-        raise HTTPException(503, f"the measurements cannot be read: {problem}")
+        return JSONResponse({**(draw(Series()) or {"data": [], "layout": {}}), "problem": _unread(problem)})
     if made is None:
         raise HTTPException(404, f"the run has not measured {name}")
     return JSONResponse(made, headers={"ETag": tag, "Cache-Control": "no-cache"})
@@ -146,7 +150,7 @@ def changes(
     chart: Followed = (),
 ) -> Response:
     """What was measured since a page drew these charts: 204 where nothing was written, which the sizes of two files
-    say. `figures` is null where they have to be drawn anew.
+    say. `figures` is null where they have to be drawn anew; `problem`: why nothing can be read.
     """
     at = Position(offset or 0, step, events, keys)
     if offset is not None and is_current(run, at):
@@ -161,6 +165,8 @@ def changes(
             return {"now": now.to_record(), "figures": figures}
 
     made, problem = readable(read)
-    if made is None:
-        raise HTTPException(503, f"the measurements cannot be read: {problem}")
-    return JSONResponse(made)
+    return JSONResponse({"problem": _unread(problem)} if made is None else made)
+
+
+def _unread(problem: str | None) -> str:
+    return f"the measurements cannot be read: {problem}"

@@ -48,7 +48,7 @@ class ReportRequest:
 
 def build(wanted: ReportRequest) -> Document:
     """The report on some runs, as they are at this moment."""
-    summaries = [_with_goodput(summary) for summary in summarize_each(wanted.runs)]
+    summaries = [with_goodput(summary, time.time()) for summary in summarize_each(wanted.runs)]
     series = [readable(GrowingSeries(run.metrics_file).refresh)[0] or Series() for run in wanted.runs]
     discretion = Redaction([summary.spec for summary in summaries])
     sections = []
@@ -66,10 +66,6 @@ def build(wanted: ReportRequest) -> Document:
         note=discretion.text(wanted.note),
         sections=tuple(replace(each, blocks=tuple(_discreet(b, discretion) for b in each.blocks)) for each in sections),
     )
-
-
-def _with_goodput(summary: RunSummary) -> RunSummary:
-    return readable(lambda: with_goodput(summary, time.time()))[0] or summary
 
 
 def _title(summaries: Sequence[RunSummary]) -> str:

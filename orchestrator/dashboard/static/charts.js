@@ -119,6 +119,8 @@
       if (answer.status !== 304) {
         if (!answer.ok) throw new Error(`the server answered ${answer.status}`);
         const found = await answer.json();
+        if (found.problem && !drawn.has(figure)) await draw(figure, found);
+        if (found.problem) throw new Error(found.problem);
         keep(asked.href, { found, tag: answer.headers.get("etag") });
         await draw(figure, found);
         listAnew(figure, found.now);
@@ -157,7 +159,8 @@
       const answer = await fetch(url);
       if (answer.status === 204) return followed.forEach((each) => say(each, ""));
       if (!answer.ok) throw new Error(`the server answered ${answer.status}`);
-      const { now, figures } = await answer.json();
+      const { now, figures, problem } = await answer.json();
+      if (problem) throw new Error(problem);
       for (const figure of followed) {
         const added = figures && figures[figure.dataset.chart];
         if (added && !figure.range && append(figure, added, now)) say(figure, "");
@@ -200,7 +203,10 @@
     } catch (error) {
       return say(figure, `not up to date: ${error.message}`); // the others are still drawn
     }
-    if (request.status === 200) draw(figure, JSON.parse(request.responseText));
+    if (request.status !== 200) return;
+    const found = JSON.parse(request.responseText);
+    draw(figure, found);
+    if (found.problem) say(figure, `not up to date: ${found.problem}`);
   }
 
   // Beside the curve, and said aloud once: the place for it is there before its text, as readers of screens want it.

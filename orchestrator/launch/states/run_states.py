@@ -12,6 +12,7 @@ from typing import Any, BinaryIO
 
 from orchestrator.errors import UserError
 from orchestrator.files.stored_files import DAMAGE
+from orchestrator.launch.run_names import must_be_readable
 from orchestrator.launch.states.cluster_states import SchedulerReport, ask_the_schedulers, state_on_cluster
 from orchestrator.launch.states.state_words import (
     SECONDS_TO_TAKE_THE_LEASE,
@@ -146,8 +147,11 @@ def last_iteration(job: JobSpec, checkpoints: Sequence[Commit]) -> int:
 
 
 def status_of(run: RunDir) -> RunStatus:
-    """The status of a run. A scheduler that cannot be asked takes nothing from it but its own word."""
-    return statuses_of([run])[0]
+    """The status of a run. A scheduler that cannot be asked takes nothing from it but its own word. Raises UserError
+    where the run cannot be read.
+    """
+    with must_be_readable(run):
+        return statuses_of([run])[0]
 
 
 def statuses_of(runs: Sequence[RunDir]) -> list[RunStatus]:

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from orchestrator.errors import UserError
-from orchestrator.review.damage import DAMAGE
 from orchestrator.review.filters.run_fields import FIELDS, Field, QueryError, field_of, in_order
 from orchestrator.review.query import Query, read_query
 from orchestrator.review.run_summary import RunSummary
@@ -95,7 +94,4 @@ def _with_goodput(summary: RunSummary) -> RunSummary:
         return summary
     from orchestrator.review.summary import with_goodput
 
-    try:
-        return with_goodput(summary, time.time())
-    except DAMAGE:  # its files make no sense
-        return summary
+    return with_goodput(summary, time.time())

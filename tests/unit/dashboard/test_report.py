@@ -225,6 +225,7 @@ def test_runs_in_which_little_can_be_read(tmp_path: Path) -> None:
         (["nonsense"], "there is no run nonsense"),
         (["here", "-o", "report.txt"], "a report is .html or .md"),
         (["here", "-o", "there.md"], "already exists"),
+        (["odd", "here", "-o", "there.md"], "already exists"),
         (["here", "-o", "no/where.html"], "does not exist"),
         (["here", "-o", "x.md", "--light"], "--light is for HTML"),
         (["here", "--note", "a", "--note-file", "b"], "have the same purpose"),
@@ -240,6 +241,9 @@ def test_one_message_for_what_cannot_be_done(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     run_of(tiny_job("here"), tmp_path / "runs")
+    odd = run_of(tiny_job("odd"), tmp_path / "runs")
+    odd.events_file.unlink(missing_ok=True)
+    odd.events_file.mkdir()
     Path("there.md").touch()
     assert main(["report", *arguments]) == 2
     heard = capsys.readouterr().err

@@ -23,6 +23,7 @@ from orchestrator.launch.processes.launch_processes import processes_of
 from orchestrator.launch.runs import all_runs, find_run
 from orchestrator.launch.start_checks import refuse_missing
 from orchestrator.launch.states.run_states import status_of
+from orchestrator.run_directory.lease import Lease
 from orchestrator.run_directory.rundir import RunDir, append_line
 from orchestrator.spec.job import JobSpec
 from tests.unit.launch.conftest import start_nothing
@@ -231,8 +232,9 @@ def test_machine_that_refuses_is_one_line(
     orchestrator: Orchestrator, make_job: MakeJob, make_run: Callable[[JobSpec], RunDir]
 ) -> None:
     run = make_run(make_job())
-    run.metrics_file.mkdir()
-    assert orchestrator("status", run.path) == (1, "", f"error: Is a directory: {run.metrics_file}\n")
+    Lease.acquire(run, launch_id="a")
+    run.stop_file.mkdir()
+    assert orchestrator("cancel", run.path) == (1, "", f"error: Is a directory: {run.stop_file}\n")
 
 
 def test_one_damaged_run_does_not_hide_the_others(

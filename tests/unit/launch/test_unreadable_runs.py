@@ -53,7 +53,7 @@ def test_only_a_command_that_names_it_fails(orchestrator: Orchestrator, mine: Ru
     code, out, err = orchestrator("status", other.run_id)
     assert (code, out) == (2, "")
     assert err == (
-        f"error: run tiny/{other.run_id} cannot be read: {other.events_file}: Is a directory; put that file right\n"
+        f"error: run tiny/{other.run_id} cannot be read: {other.events_file}: Is a directory; put that right\n"
     )
 
 
