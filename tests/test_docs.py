@@ -197,6 +197,8 @@ def test_the_table_of_layouts_is_the_one_that_is_tested() -> None:
         "PP 2, interleaved": ("pp2-interleaved",),
         "PP 2, stages of unequal length": ("pp2-uneven", "pp2-embedding-alone"),
         "DP 2, with and without distributed optimizer and overlap": ("dp2", "dp2-plain-optimizer", "dp2-no-overlap"),
+        "FSDP, DP 2": ("dp2-fsdp",),
+        "FSDP in groups of 2, DP 4": ("dp4-fsdp2",),
         "EP 2": ("ep2",),
         "CP 2": ("cp2",),
         "TP 2 · PP 2 with SP": ("tp2-pp2-sp",),

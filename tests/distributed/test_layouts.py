@@ -35,11 +35,6 @@ VARIANTS: dict[str, dict[str, Any]] = {
         **{"position_embedding_type": "alibi", "num_attention_heads": 6, "kv_channels": 16, "num_query_groups": 1},
         **{"sliding_window": 20, "activation": "gelu_tanh"},
     },
-    "gemma": {
-        **{"normalization": "RMSNorm", "apply_layernorm_1p": True, "scale_embeddings": True, "activation": "geglu"},
-        **{"add_bias_linear": False, "num_query_groups": 2, "sliding_window": 12, "window_attn_skip_freq": 2},
-        **{"attention_logit_softcapping": 0.5, "final_logit_softcapping": 2.0, "init_method_std": 0.1},
-    },
     "sandwich": {
         **{"normalization": "RMSNorm", "apply_layernorm_1p": True, "transformer_block_type": "sandwich_ln"},
         **{"activation": "geglu", "num_query_groups": 1, "qk_layernorm": True, "hidden_dropout": 0.0},
@@ -65,10 +60,6 @@ VARIANTS: dict[str, dict[str, Any]] = {
         **{"embedding_multiplier": 3.0, "residual_multiplier": 0.3, "logit_scale": 0.5, "hidden_dropout": 0.0},
         **{"transformer_block_type": "sandwich_ln", "untie_embeddings_and_output_weights": True},
     },
-    "parallel": {
-        **{"parallel_residual": "one_norm", "num_query_groups": 1, "add_bias_linear": False, "hidden_dropout": 0.0},
-        "apply_layernorm_1p": True,
-    },
     "unrotated": {"no_rope_freq": 2, "sliding_window": 20, "window_attn_skip_freq": [0, 1], "rotary_base_local": 100},
     "yarn": {
         "rope_scaling": {"type": "yarn", "factor": 4, "original_max_position_embeddings": 16},
@@ -80,7 +71,6 @@ VARIANTS: dict[str, dict[str, Any]] = {
 SPLITS: dict[str, dict[str, Any]] = {
     "alibi": layout(tp=2, context_parallel_size=2, sequence_parallel=True),
     "unrotated": layout(tp=2, pp=2, sequence_parallel=True),
-    "gemma": layout(tp=2, pp=2, sequence_parallel=True),
     "delta": layout(tp=2, dp=2),
 }
 """How a variant is spread over ranks where that matters to it: a window over chunks, layers counted over stages."""

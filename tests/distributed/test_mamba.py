@@ -13,6 +13,8 @@ from typing import Any
 import pytest
 from support import mamba_stub
 from support.faults import WEIGHTS_ALONE, Ranks
+from support.matrix import FAMILIES, IN_TESTS, TOLERANCE
+from support.matrix import LAYOUTS as OF_MATRIX
 from support.trained_together import TrainedTogether, selected
 from support.trained_weights import weights_apart
 from support.training import events, largest_difference, layout, losses, make_run, tiny_job, values
@@ -41,28 +43,21 @@ def build_chunks(*arguments):
 startup.build_chunks = build_chunks
 """
 STEPS = 4
-LAYOUTS: dict[str, dict[str, Any]] = {
-    "tp2-sp": layout(tp=2, sequence_parallel=True),
-    "tp2-pp2": layout(tp=2, pp=2),
-    "pp2-interleaved": layout(pp=2, vp=2),
-    "dp2-fsdp": layout(dp=2, fsdp="full"),
-    "pp2-uneven": layout(pp=2, num_layers_in_first_pipeline_stage=3),
-}
+CELLS = IN_TESTS["tests/distributed/test_mamba.py::test_layouts_agree"]
+LAYOUTS: dict[str, dict[str, Any]] = {**{name: OF_MATRIX[name] for name in CELLS}, "tp2-pp2": layout(tp=2, pp=2)}
 
 
 def hybrid(name: str, parallelism: dict[str, Any], **sections: Any) -> JobSpec:
-    model = {
-        **{"architecture": "mamba", "num_layers": 4, "hybrid_override_pattern": "M*-M", "hidden_size": 32},
-        **{"num_attention_heads": 4, "seq_length": 16, "mamba_state_dim": 8, "mamba_head_dim": 8, "vocab_size": 250},
-        **{"mamba_num_groups": 2, "normalization": "RMSNorm", "activation": "squared_relu", "add_bias_linear": False},
-    }
     return tiny_job(
         name,
-        model={**model, **sections.pop("model", {})},
+        model={**FAMILIES["hybrid"], **sections.pop("model", {})},
         parallelism=parallelism,
         batch={"micro_batch_size": 4 // (parallelism.get("data_parallel_size") or 1)},
         **{"schedule": {"train_iters": STEPS, "lr_warmup_iters": 1}, **sections},
     )
+
+
+IN_BF16 = hybrid("bf16", OF_MATRIX["tp2-sp"], precision={"dtype": "bf16"})
 
 
 @pytest.fixture(scope="module")
@@ -77,8 +72,8 @@ def trained(
     request: pytest.FixtureRequest, ranks: Ranks, stubs: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> TrainedTogether[str]:
     """The jobs at their layouts."""
-    jobs = {name: hybrid(name, LAYOUTS[name]) for name in selected(request, "name")}
-    jobs["one"] = hybrid("one", {})
+    jobs = {"one": hybrid("one", {}), "bf16": IN_BF16}
+    jobs |= {name: hybrid(name, LAYOUTS[name]) for name in selected(request, "name")}
     return TrainedTogether(ranks, tmp_path_factory.mktemp("layouts"), jobs, stubs, WEIGHTS_ALONE)
 
 
@@ -98,6 +93,14 @@ def test_layouts_agree(name: str, trained: TrainedTogether[str], reference: RunD
     tp = job.parallelism.tensor_model_parallel_size
     built = [int((run.path / f"parameters-{rank}").read_text()) for rank in range(job.world_size)]
     assert [each.parameters for each in counted] == [built[each.pp * tp + each.tp] for each in counted]
+
+
+def test_bf16(trained: TrainedTogether[str], reference: RunDir) -> None:
+    """Matrices in 16 bits, decays and steps of time in fp32: within the digits of bf16."""
+    run = trained["bf16"]
+    assert largest_difference(losses(reference), losses(run)) < TOLERANCE["bf16"]
+    key = "train/grad_norm"
+    assert largest_difference(values(reference, key), values(run, key)) < 10 * TOLERANCE["bf16"]
 
 
 @pytest.mark.skipif(

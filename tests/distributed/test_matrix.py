@@ -1,4 +1,6 @@
-"""Every family at every layout and in every precision has the losses of one process, or is refused with a reason."""
+"""Families at layouts and in precisions have the losses of one process. Cells that are refused, and what holds those
+that are not run: tests/unit/test_matrix_cover.py.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +9,11 @@ from pathlib import Path
 import pytest
 from support.examples import write_race
 from support.faults import UNSAVED, WEIGHTS_ALONE, Ranks
-from support.matrix import CELLS, LAYOUTS, REFUSED, STEPS, TOLERANCE, Cell, Training, matrix_job
+from support.matrix import CELLS, STEPS, TOLERANCE, Cell, Training
 from support.trained_together import TrainedTogether, selected
 from support.trained_weights import weights_apart
 from support.training import events, largest_difference, losses, values
 
-from orchestrator.errors import SpecError
 from orchestrator.planning.parameters import parameters
 from orchestrator.planning.vocabulary import vocabulary
 from orchestrator.run_directory.rundir import RunDir, read_lines
@@ -74,16 +75,6 @@ def test_cell(cell: Cell, trained: Trained, real_sentences: str) -> None:
         assert weights_apart(alone, run, without=WITHOUT_GRADIENT) == {}
     [started] = events(run, "started")
     assert started["parameters"] == parameters(job, vocabulary(job).padded_size).per_rank[0].parameters
-
-
-@pytest.mark.parametrize(("family", "name"), REFUSED)
-def test_refused_cell(family: str, name: str) -> None:
-    """What cannot be had is known before anything starts, with the reason and the way out."""
-    with pytest.raises(SpecError) as refusal:
-        matrix_job(family, "fp32", "sentences", LAYOUTS[name])
-    problems = refusal.value.problems
-    assert REFUSED[family, name] in " ".join(f"{each.message} {each.hint} {each.paths}" for each in problems)
-    assert all(each.hint for each in problems)
 
 
 @pytest.mark.parametrize(

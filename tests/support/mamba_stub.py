@@ -49,7 +49,9 @@ def scan(
     ngroups: int,
     **unused: Any,
 ) -> torch.Tensor:
-    """From [b, l, z x B C dt] to [b, l, channels]: convolution, recurrence and gate."""
+    """From [b, l, z x B C dt] to [b, l, channels] in the same precision: convolution, recurrence and gate. Decays are
+    fp32, and so is the recurrence.
+    """
     heads = decay.numel()
     width = heads * headdim
     state = (weight.size(0) - width) // (2 * ngroups)
@@ -67,7 +69,7 @@ def scan(
         written = step[:, token, :, None, None] * x[:, token, :, :, None] * b[:, token, :, None, :]
         kept = torch.exp(step[:, token] * decay)[:, :, None, None] * kept + written
         outputs.append((kept * c[:, token, :, None, :]).sum(-1) + D[:, None] * x[:, token])
-    return torch.stack(outputs, dim=1).flatten(2) * functional.silu(z)
+    return (torch.stack(outputs, dim=1).flatten(2) * functional.silu(z)).to(projected.dtype)
 
 
 def rearrange(x: torch.Tensor, pattern: str) -> torch.Tensor:

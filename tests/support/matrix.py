@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -100,11 +101,26 @@ FAMILIES: dict[str, dict[str, Any]] = {
             **{"hidden_size": 16, "num_attention_heads": 2, "activation": "gelu_tanh", "images_per_sequence": 2},
         },
     },
+    "gemma2": {
+        **{
+            **_MODEL,
+            "activation": "geglu",
+            "normalization": "RMSNorm",
+            "num_query_groups": 2,
+            "scale_embeddings": True,
+        },
+        **{"add_bias_linear": False, "apply_layernorm_1p": True, "sliding_window": 12, "window_attn_skip_freq": 2},
+        **{"attention_logit_softcapping": 0.5, "final_logit_softcapping": 2.0, "init_method_std": 0.1},
+    },
     "granite": {
         **{**_MODEL, "activation": "swiglu", "normalization": "RMSNorm", "num_query_groups": 2, "softmax_scale": 0.1},
         **{"embedding_multiplier": 3.0, "residual_multiplier": 0.3, "logit_scale": 0.5, "add_bias_linear": False},
     },
     "neox": {**_MODEL, "parallel_residual": "two_norms", "rotary_percent": 0.25, "norm_bias": False},
+    "cohere": {
+        **{**_MODEL, "parallel_residual": "one_norm", "num_query_groups": 1, "add_bias_linear": False},
+        "apply_layernorm_1p": True,
+    },
     "llama4": {
         **{**_MODEL, "activation": "swiglu", "normalization": "RMSNorm", "num_query_groups": 2, "qk_l2_norm": True},
         **{"add_bias_linear": False, "no_rope_freq": 2, "attention_temperature_scale": 0.7},
@@ -125,6 +141,11 @@ FAMILIES: dict[str, dict[str, Any]] = {
     },
     "muon": {**_MODEL, "activation": "swiglu", "normalization": "RMSNorm", "num_query_groups": 2},
     "race": {**_MODEL, "architecture": "bert", "position_embedding_type": "learned_absolute", "vocab_size": 320},
+    "hybrid": {
+        **{**_MODEL, "architecture": "mamba", "num_layers": 4, "hybrid_override_pattern": "M*-M", "seq_length": 16},
+        **{"mamba_state_dim": 8, "mamba_head_dim": 8, "mamba_num_groups": 2, "normalization": "RMSNorm"},
+        **{"activation": "squared_relu", "add_bias_linear": False},
+    },
     "t5": {
         **{**_MODEL, "architecture": "t5", "decoder_seq_length": 16, "vocab_size": 320},
         **{"position_embedding_type": "relative", "relative_attention_max_distance": 32, "activation": "relu"},
@@ -138,44 +159,44 @@ LAYOUTS: dict[str, dict[str, Any]] = {
     "pp2": layout(pp=2),
     "pp2-interleaved": layout(pp=2, vp=2),
     "pp2-uneven": layout(pp=2, num_layers_in_first_pipeline_stage=1),
-    "pp2-embedding-alone": layout(pp=2, pipeline_model_parallel_layout="E|ttL"),
+    "pp2-embedding-alone": layout(pp=2, pipeline_model_parallel_layout="E|ttttL"),
     "dp2": layout(dp=2),
     "dp2-plain-optimizer": layout(dp=2, use_distributed_optimizer=False),
     "dp2-no-overlap": layout(dp=2, overlap_grad_reduce=False, overlap_param_gather=False),
+    "dp2-fsdp": layout(dp=2, fsdp="full"),
+    "dp4-fsdp2": layout(dp=4, fsdp=2),
     "ep2": layout(dp=2, expert_model_parallel_size=2),
     "cp2": layout(context_parallel_size=2),
     "tp2-pp2-sp": layout(tp=2, pp=2, sequence_parallel=True),
     "tp2-pp2-interleaved-sp": layout(tp=2, pp=2, vp=2, sequence_parallel=True),
 }
-NUM_LAYERS = {"pp2-interleaved": 4, "pp2-uneven": 4, "tp2-pp2-interleaved-sp": 4}
+NUM_LAYERS = {"pp2-interleaved": 4, "pp2-uneven": 4, "pp2-embedding-alone": 4, "tp2-pp2-interleaved-sp": 4}
 """Of layouts whose stages need more than one layer each; 2 elsewhere."""
 TOLERANCE = {"fp32": 1e-5, "bf16": 5e-3}
 """Largest relative difference of a loss from one process in fp32; gradient norms may differ by ten times as much."""
 SAME_IN_ANY_MICRO_BATCHES = ("gpt", "latent", "mtp", "muon", "olmo2", "gemma3", "granite", "neox")
 """Families that average over tokens, of which each micro-batch has as many."""
+_REFUSALS: tuple[tuple[tuple[str, ...], Callable[[dict[str, Any]], bool], str], ...] = (
+    (("ep2",), lambda model: "num_experts" not in model, "num_experts"),
+    (("tp2",), lambda model: "num_experts" in model, "sequence_parallel"),
+    (("cp2",), lambda model: "vision" in model, "images"),
+    (("cp2",), lambda model: "architecture" in model, "cuts"),
+    (("cp2",), lambda model: "attention_chunk_size" in model, "chunks"),
+    (("pp2-embedding-alone",), lambda model: "mtp_num_layers" in model, "letter"),
+    (("pp2-interleaved", "tp2-pp2-interleaved-sp"), lambda model: model.get("architecture") == "t5", "virtual"),
+    (("pp2-uneven", "pp2-embedding-alone"), lambda model: model.get("architecture") == "t5", "stage"),
+    (("dp2-fsdp", "dp4-fsdp2"), lambda model: model.get("architecture") == "t5", "decoder"),
+    (("dp2-fsdp", "dp4-fsdp2"), lambda model: "vision" in model, "images"),
+    (("dp4-fsdp2",), lambda model: "num_experts" in model, "experts"),
+)
 REFUSED = {
-    ("gpt", "ep2"): "num_experts",
-    ("latent", "ep2"): "num_experts",
-    ("mtp", "ep2"): "num_experts",
-    ("vision", "ep2"): "num_experts",
-    ("vision", "cp2"): "context",
-    ("gemma3-images", "cp2"): "context",
-    ("experts", "tp2"): "sequence_parallel",
-    ("routing", "tp2"): "sequence_parallel",
-    ("delta", "tp2"): "sequence_parallel",
-    ("gpt-oss", "tp2"): "sequence_parallel",
-    ("bert", "ep2"): "num_experts",
-    ("bert", "cp2"): "context",
-    ("race", "ep2"): "num_experts",
-    ("race", "cp2"): "context",
-    ("t5", "pp2-interleaved"): "virtual",
-    ("t5", "pp2-uneven"): "stage",
-    ("t5", "pp2-embedding-alone"): "stage",
-    ("t5", "ep2"): "num_experts",
-    ("t5", "cp2"): "context",
-    ("t5", "tp2-pp2-interleaved-sp"): "virtual",
+    (family, name): word
+    for names, has, word in _REFUSALS
+    for name in names
+    for family, model in FAMILIES.items()
+    if has(model)
 }
-"""Cells that no job may have, and a word of the reason that a person is given."""
+"""Cells that no job may have, by family and layout, and a word of the reason that a person is given."""
 ONLY = {
     "latent": ("tp2", "cp2", "tp2-pp2-sp"),
     "deepseek": ("ep2", "tp2-pp2-sp"),
@@ -185,28 +206,50 @@ ONLY = {
     "routing": ("dp2", "ep2", "cp2", "tp2-pp2-interleaved-sp"),
     "gpt-oss": ("ep2", "cp2", "tp2-pp2-sp"),
     "olmo2": ("tp2", "tp2-pp2-sp"),
+    "gemma2": ("cp2", "tp2-pp2-sp"),
     "gemma3": ("cp2", "tp2-pp2-interleaved-sp"),
-    "gemma3-images": ("pp2", "tp2-pp2-interleaved-sp"),
-    "native": ("dp2", "tp2-pp2-sp"),
+    "gemma3-images": ("pp2-embedding-alone", "tp2-pp2-interleaved-sp"),
+    "native": ("pp2-embedding-alone", "dp2", "tp2-pp2-sp"),
     "granite": ("tp2-pp2-sp",),
     "neox": ("tp2", "tp2-pp2-sp"),
-    "llama4": ("tp2-sp", "pp2", "ep2"),
+    "cohere": ("tp2-pp2-sp",),
+    "llama4": ("tp2-sp", "pp2-interleaved", "ep2"),
     "post-ln": ("tp2-pp2-sp",),
     "modernbert": ("tp2-sp", "pp2-interleaved", "pp2-embedding-alone"),
-    "muon": ("plain-optimizer", "dp2", "dp2-plain-optimizer", "cp2", "tp2-pp2-interleaved-sp"),
+    "muon": (*("plain-optimizer", "dp2", "dp2-plain-optimizer", "dp2-no-overlap", "cp2", "tp2-pp2-interleaved-sp"),),
     "race": ("dp2", "tp2-pp2-interleaved-sp"),
+    "hybrid": (),
 }
-"""The families of the table in docs/how-to/parallelism.md have all layouts, so that each is proved by itself. What
-another family has of its own meets each way to split it once: its matrices and layers with the layout of all kinds of
-model parallelism (interleaved where its layers are not all alike), its reductions without sequence parallelism where it
-may be split so, its sequences and experts with those that divide them, replicas where losses are averaged by what each
-has, and optimizers where it has several buffers
-or an optimizer of its own.
+"""The families of the table in docs/how-to/parallelism.md have all layouts, so that each is proved by itself. Of others
+those run that hold what a family has of its own: `matrix_cover.py` says what must be held, and by what each cell that
+is not here is.
 """
 BF16_LAYOUTS = ("tp2-sp", "pp2", "dp2")
 """bf16 computes what fp32 computes, in fewer digits: these show that gradients are reduced and weights kept in fp32."""
+MORE_IN_BF16 = {"gpt": ("plain-optimizer", "cp2"), "experts": ("ep2",)}
+"""What else has weights in fp32, or sums in another precision."""
 OF_OTHERS_IN_BF16 = ("tp2-sp",)
 """Which weights of a family are kept so is seen at any layout, and here sums over tensor-parallel ranks as well."""
+IN_TESTS = {
+    "tests/distributed/test_mamba.py::test_layouts_agree": {
+        name: ("hybrid", name, "fp32")
+        for name in ("tp2-sp", "pp2-interleaved", "pp2-uneven", "pp2-embedding-alone", "dp2-fsdp")
+    },
+    "tests/distributed/test_mamba.py::test_bf16": {"": ("hybrid", "tp2-sp", "bf16")},
+    "tests/distributed/test_fully_sharded.py::test_losses_and_norms_are_those_of_whole_weights": {
+        "evaluated": ("gpt", "dp2-fsdp", "fp32"),
+        "bf16": ("gpt", "dp2-fsdp", "bf16"),
+        "groups of replicas": ("gpt", "dp4-fsdp2", "fp32"),
+        "bert": ("bert", "dp2-fsdp", "fp32"),
+        "muon": ("muon", "dp2-fsdp", "fp32"),
+        "further tokens": ("mtp", "dp2-fsdp", "fp32"),
+    },
+}
+"""Cells that other tests run, by the test and its parameter: of networks that need kernels' stand-ins, and those where
+replicas that share out weights are compared with ones that have them whole.
+"""
+SHARED_OUT = {"gpt": ("dp2-fsdp", "dp4-fsdp2"), "bert": ("dp2-fsdp", "dp4-fsdp2")}
+"""Layouts of the families that have all, which `IN_TESTS` holds."""
 
 
 class Training(NamedTuple):
@@ -235,7 +278,7 @@ class Cell:
     @property
     def num_layers(self) -> int:
         """One process has as many for the comparison."""
-        return NUM_LAYERS.get(self.layout, 2)
+        return max(NUM_LAYERS.get(self.layout, 2), int(FAMILIES[self.family]["num_layers"]))
 
     @property
     def micro_batch_size(self) -> int:
@@ -263,13 +306,17 @@ class Cell:
 
 def _layouts(family: str, dtype: str) -> tuple[str, ...]:
     if dtype == "bf16":
-        return OF_OTHERS_IN_BF16 if family in ONLY else BF16_LAYOUTS
-    return ONLY.get(family) or tuple(name for name in LAYOUTS if (family, name) not in REFUSED)
+        others = OF_OTHERS_IN_BF16 if ONLY.get(family) else ()
+        return others if family in ONLY else (*BF16_LAYOUTS, *MORE_IN_BF16.get(family, ()))
+    elsewhere = SHARED_OUT.get(family, ())
+    every = (name for name in LAYOUTS if (family, name) not in REFUSED and name not in elsewhere)
+    return ONLY.get(family, tuple(every))
 
 
 CELLS = tuple(
     Cell(family, name, dtype) for family in FAMILIES for dtype in TOLERANCE for name in _layouts(family, dtype)
 )
+"""Those that tests/distributed/test_matrix.py runs."""
 
 
 def matrix_job(

@@ -26,8 +26,7 @@ from orchestrator.runtime.processes.device import Device
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning:megatron")
 
 CPU = Device("cpu", torch.device("cpu"), "gloo", "cpu")
-HYBRID: dict[str, Any] = {"architecture": "mamba", "num_layers": 4, "hybrid_override_pattern": "M*-M"}
-MODELS = {**FAMILIES, "hybrid": {**HYBRID, "position_embedding_type": "none", "mamba_num_groups": 1}}
+MODELS = {**FAMILIES, "hybrid": {**FAMILIES["hybrid"], "position_embedding_type": "none", "mamba_num_groups": 1}}
 BATCH = {"micro_batch_size": 1, "global_batch_size": 4}
 
 
