@@ -212,11 +212,15 @@ def _reading_files_by_name(read_data: Any) -> Any:
 
 class _Unpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
+        if (module, name) == _READS_MEMBERS:
+            return _member
         if name not in _KNOWN.get(module, ()):
             raise pickle.UnpicklingError(f"it names {module}.{name}, which weights never contain")
         return super().find_class(module, name)
 
 
+_READS_MEMBERS = ("builtins", "getattr")
+"""How Python 3.11.0 to 3.11.3 write the member of an enumeration, and later ones a tuple that is one."""
 _RECIPES = "transformer_engine.common.recipe"
 _DERIVED = ("megatron.core.extensions.transformer_engine", "TEDelayedScaling")
 _OF_STATES = {
@@ -243,7 +247,7 @@ class _StateUnpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) in _STORAGES:
             return _storage
-        if (module, name) == ("builtins", "getattr"):  # how Python 3.11 writes the member of an enumeration
+        if (module, name) == _READS_MEMBERS:
             return _member
         if (recipe := _recipe(module, name)) is not None:
             return recipe

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import io
 import os
 import pickle
@@ -88,6 +89,24 @@ def test_what_was_saved_is_read(saved: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert found["object"] == {"numbers": [1, 2]}
     assert dict(os.environ) == before
     assert FileSystemReader.read_metadata is reader
+
+
+class OfPython3110(pickle.Pickler):
+    """Writes members of enumerations as Python 3.11.0 to 3.11.3 do."""
+
+    def reducer_override(self, obj: Any) -> Any:
+        return (getattr, (type(obj), obj.name)) if isinstance(obj, enum.Enum) else NotImplemented
+
+
+def test_what_an_earlier_python_has_saved_is_read(saved: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(saved, tmp_path / "earlier")
+    metadata, written = pickle.loads((saved / ".metadata").read_bytes()), io.BytesIO()
+    OfPython3110(written).dump(metadata)
+    assert b"getattr" in written.getvalue()
+    (folder / ".metadata").write_bytes(written.getvalue())
+    found, said = read(folder)
+    assert said == []
+    assert found["weight"].tolist() == torch.arange(12.0).view(4, 3).tolist()
 
 
 def test_code_in_the_list_of_tensors(saved: Path, tmp_path: Path) -> None:
