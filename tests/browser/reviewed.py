@@ -22,7 +22,7 @@ from support.faults import Ranks, wait_for_step
 from support.fixtures import tokenized
 from support.held import HOLD, hold_at
 from support.made_once import made_once
-from support.started import Started
+from support.rank_processes import Started
 from support.training import four_layer_job, layout, logs
 
 from orchestrator.launch.code.code_version import CodeState

@@ -13,7 +13,7 @@ from orchestrator.run_directory.results.record import Result, read_result
 from orchestrator.run_directory.rundir import RunDir
 from orchestrator.spec.job import JobSpec
 from support.faults import Ranks
-from support.started import Started
+from support.rank_processes import Started
 from support.training import make_run
 
 PROGRAM = Path(evaluation.__file__).with_name("__main__.py")

@@ -22,8 +22,8 @@ from orchestrator.run_directory.rundir import RunDir
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import dump_resolved
 from support.commands import Commands, Said
+from support.rank_processes import Started
 from support.ranks import RankStarter
-from support.started import Started
 from support.training import events, kill_session, logs, losses, make_run
 from support.warm_ranks import WarmRanks
 

@@ -32,7 +32,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from support.started import Started
+    from support.rank_processes import Started
 
 _SECONDS_TO_END = 10.0
 _FIRST_PORT = 10_000
@@ -90,7 +90,7 @@ class RankStarter:
         executes first. When a rank fails, the others have `seconds_to_end`. With `per_node` every so many ranks take
         themselves for a node: those of several nodes share this machine's GPUs. `chooses_core`: they do themselves.
         """
-        from support.started import Started
+        from support.rank_processes import Started
 
         with self._one_at_a_time:
             self._count += 1

@@ -32,8 +32,8 @@ from orchestrator.data.indexed_dataset.locking import locked
 from orchestrator.data.samples.blend_builder import BlendBuilder
 from orchestrator.data.samples.blend_samples import SURPLUS, asked_of_blend
 from orchestrator.data.samples.position import DataPosition
-from orchestrator.data.samples.resumed_dataset import continued_samples
 from orchestrator.data.samples.sample_index import IndexFiles
+from orchestrator.data.samples.sample_order import continued_samples
 from orchestrator.data.tokenizers.tokenizer import Tokenizer
 from orchestrator.errors import DataError, UserError
 from orchestrator.spec.model import ModelSpec

@@ -2,7 +2,7 @@
 
 A source gives its samples in one order for the whole run: first the order that megatron-core makes for the samples that
 the run was to draw when it began, or of one epoch where the run began to draw from it later; then whole epochs, one by
-one (`data/samples/resumed_dataset.py`). A blend draws from its sources from the sample at which it came into force.
+one (`data/samples/sample_order.py`). A blend draws from its sources from the sample at which it came into force.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from orchestrator.inference.generation.decoder import DecoderRunner, cosines_and
 from orchestrator.inference.images import places_of_images
 from orchestrator.inference.network import Network
 from orchestrator.inference.requests import Request
-from orchestrator.runtime.layers.images.grids import token_positions
+from orchestrator.runtime.layers.images.patch_order import token_positions
 
 
 class MultimodalRunner(DecoderRunner):

@@ -12,7 +12,7 @@ from orchestrator.planning.vocabulary import Vocabulary
 from orchestrator.runtime.families.vision import VisionLanguageModel, chunk_of
 from orchestrator.runtime.layers.attention.multimodal_rotation import MultimodalRotation
 from orchestrator.runtime.layers.config import LayerConfig
-from orchestrator.runtime.layers.images.grids import token_positions
+from orchestrator.runtime.layers.images.patch_order import token_positions
 from orchestrator.runtime.processes.process_groups import Ranks
 from orchestrator.runtime.steps.native_resolution import NextTokenAfterImagesOfAnySize
 from orchestrator.spec.job import JobSpec

@@ -14,7 +14,7 @@ import pytest
 from support.commands import Commands
 from support.faults import Ranks, wait_until
 from support.held import HOLD, hold_at
-from support.started import Started
+from support.rank_processes import Started
 from support.training import layout, logs, tiny_job
 
 from orchestrator.launch.code.code_version import CodeState

@@ -21,7 +21,7 @@ from orchestrator.runtime.layers.config import LayerConfig
 from orchestrator.runtime.layers.gated_linear_unit import use_gate
 from orchestrator.runtime.layers.gelu import gelu
 from orchestrator.runtime.layers.images.encoder import block_spec_of_encoder, config_of_encoder, plain_config, scaled
-from orchestrator.runtime.layers.images.grids import Grid, Order, angles, order_of
+from orchestrator.runtime.layers.images.patch_order import Grid, Order, angles, order_of
 from orchestrator.runtime.layers.images.segment_attention import SegmentAttention
 from orchestrator.runtime.layers.images.slots import Slots, out_of_slots
 from orchestrator.runtime.layers.normalization.norms import Norm
