@@ -154,6 +154,9 @@ def test_words_are_those_of_bash(script: str, arguments: list[str]) -> None:
         "show a;show b & wait\nshow c|cat",
         'A="x"\nshow "$A"\'$A\'\\$A$A"" \'\' "" ',
         "time show a\nshow a#b #comment\nshow '#'",
+        "exec > >(cat) 2>&1\nshow a 2> >(cat) b\nwhile read A; do :; done < <(:)\n{ show c; } > >(cat)",
+        "> /dev/null\nshow a; 2> /dev/null; show b 2> /dev/null --c < /dev/null --d",
+        "f() if true; then show $1; fi; f x; g() # why\n{ show g; }; g; h() case $1 in a) show h;; esac; h a",
     ],
 )  # fmt: skip
 def test_scripts_do_what_they_do_in_bash(script: str) -> None:
@@ -297,6 +300,9 @@ show $A $B
         ("A=1; ((A++)); show $A", "set by an expression in line 1"),
         ("show {a,b}", "braces that a shell expands"),
         ("P=<your path>/data; show $P", "a placeholder"),
+        ("P=/data/<NAME>/x; show --a=$P --b", "a placeholder"),
+        ("show --a <NAME> --b", "a placeholder"),
+        ("show --a=<NAME>\nA=1", "a placeholder"),
     ],
 )
 def test_what_only_running_it_would_tell(script: str, why: str) -> None:
@@ -342,6 +348,9 @@ def test_defaults_and_empty_variables_are_told() -> None:
         ("for 1 in a; do b; done", 1, "for without a variable's name"),
         ("eval 'if true'", 1, "in a text that a shell is given"),
         ("show `a", 1, "a backquote that is not closed"),
+        ("a\nshow a > # b", 2, "> without what comes behind it"),
+        ("case a in\na) b;;& *) c;; esac", 2, "leads on to the next"),
+        ("case a in\na) b\n;& *) c;; esac", 3, "leads on to the next"),
         ("{ " * 60, 1, "nested"),
     ],
 )
