@@ -29,6 +29,8 @@ _LONGEST_CHANGED = 10_000
 
 def fields(word: Word, variables: Variables) -> list[Value]:
     """The words that one word becomes: none, one or several."""
+    if _BRACES.search("".join(part.text if isinstance(part, Literal) and not part.quoted else "q" for part in word)):
+        return [(Unknown(shown(text(word, variables)), "braces that a shell expands"),)]
     growing = _WordBuilder()
     _grow(growing, word, variables)
     growing.end()
@@ -123,8 +125,6 @@ def _pieces(part: Part, variables: Variables) -> tuple[list[Value], bool]:
             apart.extend(split(element))
         return apart, False
     if isinstance(part, Literal):
-        if not part.quoted and _BRACES.search(part.text):
-            return [(Unknown(part.text, "braces that a shell expands"),)], False
         return [(part.text,) if part.text else ()], part.quoted
     value = _value(part, variables)
     return ([value], True) if part.quoted else (split(value), False)

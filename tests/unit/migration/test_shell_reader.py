@@ -157,6 +157,8 @@ def test_words_are_those_of_bash(script: str, arguments: list[str]) -> None:
         "exec > >(cat) 2>&1\nshow a 2> >(cat) b\nwhile read A; do :; done < <(:)\n{ show c; } > >(cat)",
         "> /dev/null\nshow a; 2> /dev/null; show b 2> /dev/null --c < /dev/null --d",
         "f() if true; then show $1; fi; f x; g() # why\n{ show g; }; g; h() case $1 in a) show h;; esac; h a",
+        "A=$(echo x # it's a comment with )\n  # don't\n)\nshow $A $(echo a#b '#c' ${A/ #/y}) $# # '",
+        'n=3; show $[n*2] "$[ $n + 1 ]" $[1+$[2*2]] x$[n]y \'$[1]\' \\$[1]',
     ],
 )  # fmt: skip
 def test_scripts_do_what_they_do_in_bash(script: str) -> None:
@@ -299,6 +301,7 @@ show $A $B
         ("for f in $(ls); do show $f; done", "the variable of the loop in line 1"),
         ("A=1; ((A++)); show $A", "set by an expression in line 1"),
         ("show {a,b}", "braces that a shell expands"),
+        ("A=x; show --a={$A,'b c'}\"d\"", "braces that a shell expands"),
         ("P=<your path>/data; show $P", "a placeholder"),
         ("P=/data/<NAME>/x; show --a=$P --b", "a placeholder"),
         ("show --a <NAME> --b", "a placeholder"),
