@@ -98,6 +98,17 @@ def text(word: Word, variables: Variables) -> Value:
     return joined(found)
 
 
+def pattern(word: Word, variables: Variables) -> str | None:
+    """A word as a pattern of `fnmatch`, in which what is quoted stands for itself; None where it cannot be told."""
+    found = ""
+    for part in word:
+        content = known(text((part,), variables))
+        if content is None or (not part.quoted and ("[:" in content or "\\" in content)):
+            return None
+        found += re.sub(r"[*?[]", r"[\g<0>]", content) if part.quoted else content.replace("[^", "[!")
+    return found
+
+
 def given_text(given: Word | HereDocument, variables: Variables) -> Value:
     """What a command reads from a here-document or a here-string."""
     if not isinstance(given, HereDocument):
@@ -210,7 +221,8 @@ def _parameter(part: Parameter, variables: Variables) -> Value:
         value = variables.missing(part.name, part.shown)
     if not part.operator:
         return value
-    content, argument = known(value), known(text(part.argument, variables))
+    read_argument = pattern if part.operator in _CUTS else lambda *given: known(text(*given))
+    content, argument = known(value), read_argument(part.argument, variables)
     if content is None:
         unknown = next(piece for piece in value if isinstance(piece, Unknown))
         return (Unknown(part.shown, unknown.why, unknown.variable),)
@@ -309,11 +321,14 @@ def _each(content: str, argument: str, change: Callable[[str], str]) -> str:
     return change(content)
 
 
-_CHANGES: dict[str, Callable[[str, str], str]] = {
+_CUTS: dict[str, Callable[[str, str], str]] = {
     "#": lambda content, pattern: _without_prefix(content, pattern, False),
     "##": lambda content, pattern: _without_prefix(content, pattern, True),
     "%": lambda content, pattern: _without_suffix(content, pattern, False),
     "%%": lambda content, pattern: _without_suffix(content, pattern, True),
+}
+_CHANGES: dict[str, Callable[[str, str], str]] = {
+    **_CUTS,
     "/": lambda content, argument: _replaced(content, argument, 1),
     "//": lambda content, argument: _replaced(content, argument, -1),
     ":": _part_of,

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from fnmatch import fnmatchcase
 from functools import partial
 
 from orchestrator.errors import UserError
@@ -20,9 +19,10 @@ from orchestrator.migration.shell.conditions import (
     bracket_words,
     double_bracket,
     either,
+    matches,
     negation,
 )
-from orchestrator.migration.shell.expansion import calculated, fields, given_text, text
+from orchestrator.migration.shell.expansion import calculated, fields, given_text, pattern, text
 from orchestrator.migration.shell.parser import DECLARING, read_script
 from orchestrator.migration.shell.started_program import StartedCommand, beside_script, shell_text
 from orchestrator.migration.shell.syntax import (
@@ -155,7 +155,7 @@ class Follower:
         word = known(text(command.word, self.variables))
         possible: list[Block] = []
         for patterns, body in command.items:
-            answers = [self._matches(word, known(text(pattern, self.variables))) for pattern in patterns]
+            answers = [matches(word, pattern(each, self.variables)) for each in patterns]
             answer: Answer = False
             for each in answers:
                 answer = either(answer, each)
@@ -166,12 +166,6 @@ class Follower:
         else:
             possible.append(())
         return self._one_of(possible)
-
-    @staticmethod
-    def _matches(word: str | None, pattern: str | None) -> Answer:
-        if pattern == "*":
-            return True
-        return None if word is None or pattern is None else fnmatchcase(word, pattern)
 
     def and_or(self, command: AndOr) -> Answer:
         answer = self.command(command.first)

@@ -158,6 +158,8 @@ def test_words_are_those_of_bash(script: str, arguments: list[str]) -> None:
         "> /dev/null\nshow a; 2> /dev/null; show b 2> /dev/null --c < /dev/null --d",
         "f() if true; then show $1; fi; f x; g() # why\n{ show g; }; g; h() case $1 in a) show h;; esac; h a",
         "A=$(echo x # it's a comment with )\n  # don't\n)\nshow $A $(echo a#b '#c' ${A/ #/y}) $# # '",
+        "P='a*'; [[ ab == $P ]] && show 1; [[ ab == \"$P\" || ab == a\\* ]] || show 2; [[ ab == [^b]* ]] && show 3",
+        'case a in "*") show no;; [!a]) show no;; [a-c]) show yes;; esac; A=x.y; show ${A%.*} "${A%".*"}" ${A#*\\.}',
         'n=3; show $[n*2] "$[ $n + 1 ]" $[1+$[2*2]] x$[n]y \'$[1]\' \\$[1]',
     ],
 )  # fmt: skip
