@@ -13,26 +13,28 @@ from orchestrator.migration.shell.variables import Variables
 
 _LONGEST_ARRAY = 10_000
 _ASSIGNED = re.compile(r"([A-Za-z_]\w*)\s*(?:\+\+|--|(?:[-+*/%&|^]|<<|>>)?=(?!=))", re.ASCII)
+_DECLARED = re.compile(r"([A-Za-z_]\w*)(=|$)", re.ASCII)
 _NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 
 
-def assign(assignment: Assignment, variables: Variables) -> None:
-    """Do an assignment. What is added to is not read by that."""
+def assign(assignment: Assignment, variables: Variables, *, is_local: bool = False) -> None:
+    """Do an assignment, of a function's own variable or another. What is added to is not read by that."""
     was_read = assignment.name in variables.read
-    _assign(assignment, variables)
+    _assign(assignment, variables, is_local)
     if assignment.append and not was_read:
         variables.read.discard(assignment.name)
 
 
-def _assign(assignment: Assignment, variables: Variables) -> None:
+def _assign(assignment: Assignment, variables: Variables, is_local: bool) -> None:
     name = assignment.name
+    words = tuple(each for word in assignment.words or () for each in fields(word, variables))
+    value = text(assignment.value, variables)
+    if is_local:
+        variables.make_local(name)
     if assignment.words is not None:
-        words = tuple(each for word in assignment.words for each in fields(word, variables))
         earlier = variables.elements(name) or () if assignment.append else ()
         variables.set_array(name, earlier + words)
-        return
-    value = text(assignment.value, variables)
-    if assignment.index is not None:
+    elif assignment.index is not None:
         _assign_element(assignment, value, variables)
     elif assignment.append:
         variables.set(name, joined([*(variables.value(name) or ()), *value]))
@@ -53,11 +55,22 @@ def _assign_element(assignment: Assignment, value: Value, variables: Variables) 
 
 
 def declare(command: str, assignments: Sequence[Assignment], words: Sequence[Value], variables: Variables) -> None:
-    """`export NAME`, `declare -x NAME=VALUE`: what is exported."""
-    texts = [known(word) or "" for word in words]
-    if command == "export" or any(text.startswith("-") and "x" in text for text in texts):
-        variables.exported.update(assignment.name for assignment in assignments)
-        variables.exported.update(text for text in texts if _NAME.fullmatch(text))
+    """`export NAME`, `local NAME=VALUE`, `declare -x "NAME=VALUE"`: what is set, a function's own and exported."""
+    options = "".join(text for word in words if (text := known(word) or "").startswith("-"))
+    is_local = command in ("local", "declare", "typeset") and "g" not in options
+    names = [assignment.name for assignment in assignments]
+    for assignment in assignments:
+        assign(assignment, variables, is_local=is_local)
+    for word in words:
+        start = word[0] if word and isinstance(word[0], str) else ""
+        if match := _DECLARED.match(start):
+            names.append(match.group(1))
+            if is_local:
+                variables.make_local(match.group(1))
+            if match.group(2):
+                variables.set(match.group(1), joined([start[match.end() :], *word[1:]]))
+    if command == "export" or "x" in options:
+        variables.exported.update(names)
 
 
 def assigned_by(expression: str, line: int, variables: Variables) -> None:
@@ -176,8 +189,14 @@ def _shift(words: Sequence[Value], line: int, variables: Variables) -> bool | No
 
 
 def _set(words: Sequence[Value], line: int, variables: Variables) -> bool | None:
-    if len(words) > 1 and known(words[1]) == "--":
-        variables.arguments = list(words[2:])
+    arguments, is_whole = list(words[1:]), False
+    while arguments and (option := known(arguments[0])) is not None and option[:1] in ("-", "+"):
+        del arguments[: 2 if option.endswith("o") else 1]  # -euo pipefail
+        if option in ("--", "-"):
+            is_whole = option == "--"
+            break
+    if arguments or is_whole:
+        variables.arguments = arguments
     return True
 
 

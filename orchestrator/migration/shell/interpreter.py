@@ -58,10 +58,10 @@ class Return(Exception):  # noqa: N818 - a signal
 
 
 class Break(Exception):  # noqa: N818 - a signal
-    """The loop ends here; `again`: only this turn of it."""
+    """The loop ends here, and those around it up to a number of `loops`; `again`: only this turn of the last."""
 
-    def __init__(self, again: bool) -> None:
-        self.again = again
+    def __init__(self, again: bool, loops: int) -> None:
+        self.again, self.loops = again, loops
 
 
 class Follower:
@@ -239,6 +239,8 @@ class Follower:
         try:
             self.block(body)
         except Break as end:
+            if end.loops > 1:
+                raise Break(end.again, end.loops - 1) from None
             return end.again
         return True
 
@@ -265,11 +267,12 @@ class Follower:
             return bracket(words[:-1] if first == "[" and words else words)
         words = [field for word in command.words for field in fields(word, self.variables)]
         name = known(words[0]) if words else None
-        if not words or name in DECLARING:
+        if name in DECLARING:
+            declare(name or "", command.assignments, words[1:], self.variables)
+            return True
+        if not words:
             for assignment in command.assignments:
                 assign(assignment, self.variables)
-            if name is not None:
-                declare(name, command.assignments, words[1:], self.variables)
             return True
         return self.called(name, command, words)
 
@@ -282,7 +285,11 @@ class Follower:
         if name in _BUILTINS:
             return _BUILTINS[name](self, command, words)
         if name in self.functions:
-            return self._enter(self.functions[name], words[1:])
+            self.variables.hidden.append({})
+            try:
+                return self._enter(self.functions[name], words[1:])
+            finally:
+                self.variables.leave_function()
         self._start(command, words)
         return None
 
@@ -376,7 +383,8 @@ class Follower:
         raise Return
 
     def leave_loop(self, command: Simple, words: list[Value]) -> Answer:
-        raise Break(again=known(words[0]) == "continue")
+        loops = known(words[1]) if len(words) > 1 else "1"
+        raise Break(known(words[0]) == "continue", int(loops) if loops is not None and loops.isdecimal() else 1)
 
     def exec(self, command: Simple, words: list[Value]) -> Answer:
         if len(words) > 1:

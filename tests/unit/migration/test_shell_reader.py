@@ -160,6 +160,11 @@ def test_words_are_those_of_bash(script: str, arguments: list[str]) -> None:
         "A=$(echo x # it's a comment with )\n  # don't\n)\nshow $A $(echo a#b '#c' ${A/ #/y}) $# # '",
         "P='a*'; [[ ab == $P ]] && show 1; [[ ab == \"$P\" || ab == a\\* ]] || show 2; [[ ab == [^b]* ]] && show 3",
         'case a in "*") show no;; [!a]) show no;; [a-c]) show yes;; esac; A=x.y; show ${A%.*} "${A%".*"}" ${A#*\\.}',
+        "f() { local A=$((A + 1)) B; B=3; g; }; g() { show $A; A=z; }; A=1; f; show $A ${B-no}; f; show $A",
+        'f() { local L=(1) "C=p"; L+=(2); show "${L[@]}" "$C"; if [ $1 = x ]; then return; fi; }; L=(x); f x; show $L',
+        'f() { declare -g A=2; typeset B=3; export C=4; }; f; show $A ${B-no} $C; export "D=p q"; show "$D"',
+        "for i in 1 2; do while true; do break 2; done; done; show $i",
+        "set -euo pipefail; show $1; set -e a b; show $1 $#; set c; show $1; set +u -; show $#; set --; show $#",
         'n=3; show $[n*2] "$[ $n + 1 ]" $[1+$[2*2]] x$[n]y \'$[1]\' \\$[1]',
     ],
 )  # fmt: skip
