@@ -6,13 +6,12 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from orchestrator.migration.shell.expansion import calculated, fields, text
+from orchestrator.migration.shell.expansion import assigned_by, calculated, fields, text
 from orchestrator.migration.shell.syntax import Assignment
 from orchestrator.migration.shell.values import Unknown, Value, joined, known, shown
 from orchestrator.migration.shell.variables import Variables
 
 _LONGEST_ARRAY = 10_000
-_ASSIGNED = re.compile(r"([A-Za-z_]\w*)\s*(?:\+\+|--|(?:[-+*/%&|^]|<<|>>)?=(?!=))", re.ASCII)
 _DECLARED = re.compile(r"([A-Za-z_]\w*)(=|$)", re.ASCII)
 _NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 
@@ -73,15 +72,9 @@ def declare(command: str, assignments: Sequence[Assignment], words: Sequence[Val
         variables.exported.update(names)
 
 
-def assigned_by(expression: str, line: int, variables: Variables) -> None:
-    """The variables that an arithmetic expression assigns are not known after it."""
-    for name in _ASSIGNED.findall(expression):
-        variables.set(name, (Unknown(f"${name}", f"set by an expression in line {line}", name),))
-
-
 def _let(words: Sequence[Value], line: int, variables: Variables) -> bool | None:
     for word in words[1:]:
-        assigned_by(known(word) or "", line, variables)
+        assigned_by(shown(word), f"an expression in line {line}", variables)
     return None
 
 

@@ -21,6 +21,9 @@ from orchestrator.migration.shell.values import Unknown, Value, joined, known, s
 from orchestrator.migration.shell.variables import Array, Variables
 from orchestrator.migration.shell.words import here_document
 
+_ASSIGNED = re.compile(
+    r"([A-Za-z_]\w*)(?:\[[^]]*\])?\s*(?:\+\+|--|(?:[-+*/%&|^]|<<|>>)?=(?!=))|(?:\+\+|--)\s*([A-Za-z_]\w*)", re.ASCII
+)
 _BRACES = re.compile(r"\{[^{}\s]*(?:,|\.\.)[^{}\s]*\}")
 _MAX_DEPTH = 20
 _LONGEST_CHANGED = 10_000
@@ -179,9 +182,19 @@ def _value(part: Part, variables: Variables) -> Value:
     return _parameter(part, variables)
 
 
-def calculated(expression: Word, variables: Variables, as_written: str) -> Value:
-    """The value of an arithmetic expression."""
+def assigned_by(expression: str, by: str, variables: Variables) -> bool:
+    """Whether an arithmetic expression assigns variables, which are not known after it."""
+    names = [match.group(1) or match.group(2) for match in _ASSIGNED.finditer(expression)]
+    for name in names:
+        variables.set(name, (Unknown(f"${name}", f"set by {by}", name),))
+    return bool(names)
+
+
+def calculated(expression: Word, variables: Variables, as_written: str, by: str | None = None) -> Value:
+    """The value of an arithmetic expression; `by` names it where it sets a variable."""
     inner = text(expression, variables)
+    if assigned_by(shown(inner), by or as_written, variables):
+        return (Unknown(as_written, "an expression that sets a variable"),)
     plain = known(inner)
     if plain is None:
         unknown = next(piece for piece in inner if isinstance(piece, Unknown))

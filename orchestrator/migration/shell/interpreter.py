@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from functools import partial
 
 from orchestrator.errors import UserError
-from orchestrator.migration.shell.assignment import ON_VARIABLES, assign, assigned_by, declare, read_given
+from orchestrator.migration.shell.assignment import ON_VARIABLES, assign, declare, read_given
 from orchestrator.migration.shell.conditions import (
     Answer,
     both,
@@ -217,11 +217,14 @@ class Follower:
         return None
 
     def for_(self, command: For) -> Answer:
-        if command.words is None:
+        if command.steps is not None:
+            calculated(command.steps, self.variables, "((…))", f"the loop in line {command.line}")
+            words = []
+        elif command.words is None:
             words = list(self.variables.arguments)
         else:
             words = [field for word in command.words for field in fields(word, self.variables)]
-        if not command.countable or len(words) > _MOST_TURNS or any(known(word) is None for word in words):
+        if command.steps is not None or len(words) > _MOST_TURNS or any(known(word) is None for word in words):
             self.note(f"line {command.line}: the number of iterations of this loop is not known")
             unknown = Unknown(f"${command.name}", f"the variable of the loop in line {command.line}", command.name)
             if command.name:
@@ -250,11 +253,9 @@ class Follower:
         return double_bracket(command, self.variables)
 
     def arithmetic(self, command: ArithmeticCommand) -> Answer:
-        value = known(calculated(command.expression, self.variables, "((…))"))
-        if value is None:
-            assigned_by(known(text(command.expression, self.variables)) or "", command.line, self.variables)
-            return None
-        return value != "0"
+        by = f"an expression in line {command.line}"
+        value = known(calculated(command.expression, self.variables, "((…))", by))
+        return None if value is None else value != "0"
 
     def function(self, command: Function) -> Answer:
         self.functions[command.name] = command.body

@@ -315,8 +315,8 @@ class _CommandReader(WordReader):
     def _for(self, line: int) -> Command:
         self.skip_blanks()
         if self.peek(2) == "((":
-            self.expression()
-            return For(line, "", (), self._loop_body(), countable=False)
+            steps = self.expression()
+            return For(line, "", (), self._loop_body(), steps)
         name = NAME.match(self.text, self.position)
         if name is None:
             raise self.fail("for without a variable's name")
