@@ -6,13 +6,16 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from orchestrator.migration.shell.expansion import assigned_by, calculated, fields, text
+from orchestrator.migration.shell.expansion import assigned_by, bare, calculated, fields, text
 from orchestrator.migration.shell.syntax import Assignment
-from orchestrator.migration.shell.values import Unknown, Value, joined, known, shown
+from orchestrator.migration.shell.values import Unknown, Value, joined, known, shown, unknowns
 from orchestrator.migration.shell.variables import Variables
 
 _LONGEST_ARRAY = 10_000
 _DECLARED = re.compile(r"([A-Za-z_]\w*)(=|$)", re.ASCII)
+_GAPS = "an array with gaps is not followed"
+_KEYED = re.compile(r"\[.*\]\+?=")
+_OTHER_KINDS = re.compile("[Ailnu]")
 _NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 
 
@@ -30,10 +33,12 @@ def _assign(assignment: Assignment, variables: Variables, is_local: bool) -> Non
     value = text(assignment.value, variables)
     if is_local:
         variables.make_local(name)
-    if assignment.words is not None:
+    if any(_KEYED.match(bare(word)) for word in assignment.words or ()):
+        _lose(name, "an array with keys is not followed", variables)
+    elif assignment.words is not None:
         earlier = variables.elements(name) or () if assignment.append else ()
         variables.set_array(name, earlier + words)
-    elif assignment.index is not None:
+    elif assignment.index is not None or name in variables.arrays:
         _assign_element(assignment, value, variables)
     elif assignment.append:
         variables.set(name, joined([*(variables.value(name) or ()), *value]))
@@ -41,15 +46,19 @@ def _assign(assignment: Assignment, variables: Variables, is_local: bool) -> Non
         variables.set(name, value)
 
 
+def _lose(name: str, why: str, variables: Variables) -> None:
+    variables.set(name, (Unknown(f"${{{name}}}", why, name),))
+
+
 def _assign_element(assignment: Assignment, value: Value, variables: Variables) -> None:
     elements = list(variables.elements(assignment.name) or ())
     index = known(calculated(assignment.index or (), variables, assignment.name))
     number = int(index) if index is not None and index.isdigit() else _LONGEST_ARRAY
-    if number > len(elements) or number >= _LONGEST_ARRAY:
-        unknown = Unknown(f"${{{assignment.name}}}", "an array with gaps is not followed", assignment.name)
-        variables.set(assignment.name, (unknown,))
+    if number > len(elements) or number >= _LONGEST_ARRAY or any(unknowns(each) for each in elements):
+        _lose(assignment.name, _GAPS, variables)
         return
-    elements[number : number + 1] = [value]
+    earlier = elements[number] if assignment.append and number < len(elements) else ()
+    elements[number : number + 1] = [joined([*earlier, *value])]
     variables.set_array(assignment.name, tuple(elements))
 
 
@@ -70,6 +79,9 @@ def declare(command: str, assignments: Sequence[Assignment], words: Sequence[Val
                 variables.set(match.group(1), joined([start[match.end() :], *word[1:]]))
     if command == "export" or "x" in options:
         variables.exported.update(names)
+    for name in names if _OTHER_KINDS.search(options) else ():
+        if not (known(variables.plain_value(name)) or "").isdecimal():
+            _lose(name, f"what {command} {options} makes of it is not followed", variables)
 
 
 def _let(words: Sequence[Value], line: int, variables: Variables) -> bool | None:
@@ -169,7 +181,12 @@ def _printf(words: Sequence[Value], line: int, variables: Variables) -> bool | N
 
 def _unset(words: Sequence[Value], line: int, variables: Variables) -> bool | None:
     for word in words[1:]:
-        variables.values.pop(known(word) or "", None)
+        name, index, _ = (known(word) or "").partition("[")
+        if index and name in variables.values:
+            _lose(name, _GAPS, variables)
+        elif not index:
+            variables.values.pop(name, None)
+            variables.arrays.discard(name)
     return True
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from fnmatch import translate
 
 from orchestrator.migration.shell.arithmetic import evaluate
@@ -17,7 +18,7 @@ from orchestrator.migration.shell.syntax import (
     ShellSyntaxError,
     Word,
 )
-from orchestrator.migration.shell.values import Unknown, Value, joined, known, shown, split
+from orchestrator.migration.shell.values import Unknown, Value, joined, known, shown, split, unknowns
 from orchestrator.migration.shell.variables import Array, Variables
 from orchestrator.migration.shell.words import here_document
 
@@ -32,12 +33,17 @@ _LONGEST_CHANGED = 10_000
 
 def fields(word: Word, variables: Variables) -> list[Value]:
     """The words that one word becomes: none, one or several."""
-    if _BRACES.search("".join(part.text if isinstance(part, Literal) and not part.quoted else "q" for part in word)):
+    if _BRACES.search(bare(word)):
         return [(Unknown(shown(text(word, variables)), "braces that a shell expands"),)]
     growing = _WordBuilder()
     _grow(growing, word, variables)
     growing.end()
     return growing.done
+
+
+def bare(word: Word) -> str:
+    """What stands in a word without quotes, with a letter for everything else."""
+    return "".join(part.text if isinstance(part, Literal) and not part.quoted else "q" for part in word)
 
 
 class _WordBuilder:
@@ -168,7 +174,8 @@ def _elements(part: Parameter, variables: Variables) -> Array:
 
 
 def _chosen(part: Parameter, variables: Variables) -> Array:
-    return (text(part.argument, variables),) if part.quoted else tuple(fields(part.argument, variables))
+    words = tuple(fields(part.argument, variables))
+    return words or ((),) if part.quoted else words
 
 
 def _value(part: Part, variables: Variables) -> Value:
@@ -233,7 +240,7 @@ def _parameter(part: Parameter, variables: Variables) -> Value:
     if value is None:
         value = variables.missing(part.name, part.shown)
     if not part.operator:
-        return value
+        return value if not part.argument else (Unknown(part.shown, "not followed by this reader"),)
     read_argument = pattern if part.operator in _CUTS else lambda *given: known(text(*given))
     content, argument = known(value), read_argument(part.argument, variables)
     if content is None:
@@ -259,7 +266,14 @@ def _element(part: Parameter, variables: Variables) -> Value | None:
     if index is None or not index.lstrip("-").isdigit():
         return (Unknown(part.shown, "not followed by this reader"),)
     number = int(index)
-    return elements[number] if -len(elements) <= number < len(elements) else None
+    element = elements[number] if -len(elements) <= number < len(elements) else None
+    unknown = _first_unknown(elements)
+    return element if unknown is None or (element and unknowns(element)) else (replace(unknown, shown=part.shown),)
+
+
+def _first_unknown(elements: Array) -> Unknown | None:
+    """One may be any number of words, which leaves open which word is where."""
+    return next((unknown for element in elements for unknown in unknowns(element)), None)
 
 
 def _length(part: Parameter, variables: Variables) -> Value:
@@ -267,7 +281,8 @@ def _length(part: Parameter, variables: Variables) -> Value:
     if elements is None:
         elements = () if variables.in_condition else (variables.missing(part.name, part.shown),)
     if part.name in ("@", "*") or _index(part) in ("@", "*"):
-        return (str(len(elements)),)
+        unknown = _first_unknown(elements)
+        return (str(len(elements)),) if unknown is None else (replace(unknown, shown=part.shown),)
     content = known(elements[0] if elements else ())
     return (str(len(content)),) if content is not None else (Unknown(part.shown, "the length of an unknown value"),)
 
