@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from orchestrator.migration.shell.expansion import assigned_by, bare, calculated, fields, text
 from orchestrator.migration.shell.syntax import Assignment
-from orchestrator.migration.shell.values import Unknown, Value, joined, known, shown, unknowns
+from orchestrator.migration.shell.values import BLANKS, Unknown, Value, joined, known, shown, unknowns
 from orchestrator.migration.shell.variables import Variables
 
 _LONGEST_ARRAY = 10_000
@@ -102,7 +102,7 @@ def _read_from_outside(words: Sequence[Value], line: int, variables: Variables) 
 def read_given(words: Sequence[Value], given: Value, line: int, variables: Variables) -> bool | None:
     """`read` of a text that stands in the script."""
     asked = _read_options(words[1:])
-    if asked is None or not asked.names or variables.values.get("IFS") is not None:
+    if asked is None or not asked.names or variables.separators != BLANKS:
         return _read_from_outside(words, line, variables)
     content = given if asked.whole else _first_line(given)
     text = known(content)

@@ -26,6 +26,7 @@ _ASSIGNED = re.compile(
     r"([A-Za-z_]\w*)(?:\[[^]]*\])?\s*(?:\+\+|--|(?:[-+*/%&|^]|<<|>>)?=(?!=))|(?:\+\+|--)\s*([A-Za-z_]\w*)", re.ASCII
 )
 _BRACES = re.compile(r"\{[^{}\s]*(?:,|\.\.)[^{}\s]*\}")
+_IFS = "how IFS splits it is not followed"
 _MAX_DEPTH = 20
 _LONGEST_CHANGED = 10_000
 """Cutting patterns off a text takes the square of its length."""
@@ -75,7 +76,7 @@ def _grow(growing: _WordBuilder, word: Word, variables: Variables, is_default: b
         if chosen is not None:
             _grow(growing, chosen, variables, is_default=True)
         elif is_default and isinstance(part, Literal) and not part.quoted:
-            growing.add(split((part.text,)), False)
+            growing.add(_split((part.text,), variables), False)
         else:
             growing.add(*_pieces(part, variables))
 
@@ -99,9 +100,7 @@ def text(word: Word, variables: Variables) -> Value:
     found: list[str | Unknown] = []
     for part in word:
         if isinstance(part, Parameter) and _is_list(part):
-            elements = _elements(part, variables)
-            for number, element in enumerate(elements):
-                found.extend([" ", *element] if number else element)
+            found.extend(_listed(part, variables))
         else:
             found.extend(_value(part, variables))
     return joined(found)
@@ -133,21 +132,37 @@ def given_text(given: Word | HereDocument, variables: Variables) -> Value:
 def _pieces(part: Part, variables: Variables) -> tuple[list[Value], bool]:
     """What a part adds to its word: (pieces, between which a new word begins; whether they are quoted)."""
     if isinstance(part, Parameter) and _is_list(part):
-        elements = _elements(part, variables)
         if part.quoted and "*" in (part.name, _index(part)):
-            return [
-                joined(piece for n, element in enumerate(elements) for piece in (*([" "] if n else []), *element))
-            ], True
+            return [_listed(part, variables)], True
+        elements = _elements(part, variables)
         if part.quoted:
             return list(elements), bool(elements)
         apart: list[Value] = []
         for element in elements:
-            apart.extend(split(element))
+            apart.extend(_split(element, variables))
         return apart, False
     if isinstance(part, Literal):
         return [(part.text,) if part.text else ()], part.quoted
     value = _value(part, variables)
-    return ([value], True) if part.quoted else (split(value), False)
+    return ([value], True) if part.quoted else (_split(value, variables), False)
+
+
+def _listed(part: Parameter, variables: Variables) -> Value:
+    """The words of a list in one: `$*` joins them by the first character of `IFS`."""
+    joint = " " if "@" in (part.name, _index(part)) else variables.separators
+    between = (joint[:1],) if joint is not None else (Unknown("$IFS", _IFS),)
+    elements = _elements(part, variables)
+    return joined(piece for n, element in enumerate(elements) for piece in (*(between if n else ()), *element))
+
+
+def _split(value: Value, variables: Variables) -> list[Value]:
+    separators = variables.separators
+    try:
+        if separators is not None:
+            return split(value, separators)
+    except ValueError:
+        pass
+    return [(Unknown(shown(value), _IFS),)] if value else [()]
 
 
 def _index(part: Parameter) -> str | None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from orchestrator.errors import UserError
-from orchestrator.migration.shell.values import Unknown, Value
+from orchestrator.migration.shell.values import BLANKS, Unknown, Value, known
 
 Array: TypeAlias = tuple[Value, ...]
 _LONGEST = 1_000_000
@@ -113,8 +113,15 @@ class Variables:
             return ()
         return self.given.get(name) or self.values.get(name, ((),))[0]
 
+    @property
+    def separators(self) -> str | None:
+        """`IFS`, at whose characters words are split; None where they are not known."""
+        return known(self.values["IFS"][0]) if self.values.get("IFS") else BLANKS
+
     def missing(self, name: str, shown: str) -> Value:
         """What stands for a variable without a value: nothing where the script itself leaves it empty."""
+        if name == "IFS":
+            return (BLANKS,)
         if name in self.arrays:
             return ()
         if self.in_condition:

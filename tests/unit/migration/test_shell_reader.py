@@ -161,6 +161,9 @@ def test_words_are_those_of_bash(script: str, arguments: list[str]) -> None:
         "set -euo pipefail; show $1; set -e a b; show $1 $#; set c; show $1; set +u -; show $#; set --; show $#",
         'L=(a b c); L+=d; show "${L[@]}"; L=z; L[1]+=x; show "${L[@]}"; unset L; L=y; show "${L[@]}" ${#L[@]}',
         'show "${N[@]+"${N[@]}"}" a; N=(a "b c"); show "${N[@]+"${N[@]}"}" "${N[@]:-x}" "${N[@]+}" "${M[@]:-}"',
+        'IFS=, ; L=(a b); A=x,y; show "${L[*]}" "$*" ${L[@]} $A',
+        'IFS=": "; A="p : q  r:"; show 1$A; unset IFS; show $A',
+        "join() { local IFS=$1; shift; echo \"$*\"; }; O=$IFS; A='p q'; IFS=; show $A; IFS=$O; show $A $(join : a b)",
         'n=3; show $[n*2] "$[ $n + 1 ]" $[1+$[2*2]] x$[n]y \'$[1]\' \\$[1]',
     ],
 )  # fmt: skip
@@ -316,6 +319,8 @@ show $A $B
         ("N=(a); N[5]=b; N[0]=c; show ${N[5]}", "an array with gaps is not followed"),
         ("declare -i N=3+4; show $N", "what declare -i makes of it is not followed"),
         ("A=Ab; show ${A~}", "not followed by this reader"),
+        ("IFS=,; A=a,,b; show $A", "how IFS splits it is not followed"),
+        ('IFS=$(cat x); A=(a b); show "${A[*]}"', "how IFS splits it is not followed"),
         ("show {a,b}", "braces that a shell expands"),
         ("A=x; show --a={$A,'b c'}\"d\"", "braces that a shell expands"),
         ("P=<your path>/data; show $P", "a placeholder"),
