@@ -24,7 +24,7 @@ from orchestrator.migration.shell.conditions import (
 )
 from orchestrator.migration.shell.expansion import calculated, fields, given_text, pattern, text
 from orchestrator.migration.shell.parser import DECLARING, read_script
-from orchestrator.migration.shell.started_program import StartedCommand, beside_script, shell_text
+from orchestrator.migration.shell.started_program import ShellText, StartedCommand, beside_script, shell_text
 from orchestrator.migration.shell.syntax import (
     AndOr,
     ArithmeticCommand,
@@ -190,12 +190,17 @@ class Follower:
     def group(self, command: Group) -> Answer:
         if not command.subshell:
             return self.block(command.body)
+        with self._variables_apart(), suppress(Exit, Return, Break):
+            return self.block(command.body)
+        return None
+
+    @contextmanager
+    def _variables_apart(self) -> Iterator[None]:
+        """With variables of its own."""
         before = self.variables
         self.variables = before.copy()
         try:
-            return self.block(command.body)
-        except Exit:
-            return None
+            yield
         finally:
             self.variables = before
 
@@ -310,36 +315,44 @@ class Follower:
 
     def _enter(self, body: Block, arguments: list[Value]) -> Answer:
         """A function, or a file that is sourced with arguments."""
-        outer = (self.variables.arguments, self.variables.shifted)
-        self.variables.arguments, self.variables.shifted = arguments, 0
-        with self.nested():
+        with self.nested(), self._given(arguments):
             try:
                 return self.block(body)
             except Return:
                 return None
-            finally:
-                self.variables.arguments, self.variables.shifted = outer
+
+    @contextmanager
+    def _given(self, arguments: list[Value]) -> Iterator[None]:
+        """With arguments of its own."""
+        outer = (self.variables.arguments, self.variables.shifted)
+        self.variables.arguments, self.variables.shifted = arguments, 0
+        try:
+            yield
+        finally:
+            self.variables.arguments, self.variables.shifted = outer
 
     def _start(self, command: Simple, words: list[Value]) -> None:
         """A program: kept where it is wanted; the text that is given to a shell is followed."""
         environment = {name: self.variables.plain_value(name) for name in sorted(self.variables.exported)}
-        before = self.variables
-        self.variables = before.copy()
-        for assignment in command.assignments:
-            assign(assignment, self.variables)
-            environment[assignment.name] = self.variables.plain_value(assignment.name)
-        self.variables = before
-        if (found := shell_text(words)) is not None:
-            number, script = found
-            kept = len(self.commands)
-            self._text(command.line, script)
-            self.commands[kept:] = [
-                StartedCommand(each.line, (*words[:number], *each.words), environment | each.environment, each.read)
-                for each in self.commands[kept:]
-            ]
-            return
+        with self._variables_apart():
+            for assignment in command.assignments:
+                assign(assignment, self.variables)
+                environment[assignment.name] = self.variables.plain_value(assignment.name)
+            if (found := shell_text(words)) is not None:
+                self._follow_text(command.line, found, environment)
+                return
         if self._is_wanted(words):
-            self.commands.append(StartedCommand(command.line, tuple(words), environment, frozenset(before.read)))
+            read = frozenset(self.variables.read)
+            self.commands.append(StartedCommand(command.line, tuple(words), environment, read))
+
+    def _follow_text(self, line: int, found: ShellText, environment: dict[str, Value]) -> None:
+        kept = len(self.commands)
+        with self._given(found.arguments), suppress(Exit, Return, Break):
+            self._text(line, found.text)
+        self.commands[kept:] = [
+            StartedCommand(each.line, (*found.before, *each.words), environment | each.environment, each.read)
+            for each in self.commands[kept:]
+        ]
 
     def _text(self, line: int, script: Value) -> Answer:
         """Follow a text of the script's own: what is not known in it stands as a variable."""

@@ -153,7 +153,9 @@ class _CommandReader(WordReader):
         negated = False
         while self._reserved() in ("!", "time"):
             negated ^= self.take("!")
-            self.take("time")
+            if self.take("time"):
+                self.skip_blanks()
+                self.take("-p ")
             self.skip_blanks()
         commands = [self._command()]
         while True:

@@ -28,7 +28,7 @@ def read(script: str, *arguments: str) -> list[list[str | None]]:
 
 def bash(script: str, *arguments: str) -> list[list[str]]:
     """The words of each `show` command, as bash sees them. Globs are off: the reader looks at no files."""
-    prelude = "set -f\nshow() { for word; do printf '%s\\0' \"$word\"; done; printf '\\001\\0'; }\n"
+    prelude = "set -f\nshow() { for word; do printf '%s\\0' \"$word\"; done; printf '\\001\\0'; }; export -f show\n"
     finished = subprocess.run(
         ["bash", "-c", prelude + script, "script", *arguments],
         capture_output=True,
@@ -164,6 +164,8 @@ def test_words_are_those_of_bash(script: str, arguments: list[str]) -> None:
         'IFS=, ; L=(a b); A=x,y; show "${L[*]}" "$*" ${L[@]} $A',
         'IFS=": "; A="p : q  r:"; show 1$A; unset IFS; show $A',
         "join() { local IFS=$1; shift; echo \"$*\"; }; O=$IFS; A='p q'; IFS=; show $A; IFS=$O; show $A $(join : a b)",
+        "A=1; X=2 bash -c 'A=3; show $X \"$2\"; exit' _ a 'p q'; show $A ${X-no} $1; time -p show",
+        "f() { (return); (exit); show f; }; f; A=1; (A=2; exit; show no); show $A",
         'n=3; show $[n*2] "$[ $n + 1 ]" $[1+$[2*2]] x$[n]y \'$[1]\' \\$[1]',
     ],
 )  # fmt: skip
