@@ -173,6 +173,15 @@ def test_scripts_do_what_they_do_in_bash(script: str) -> None:
     assert read(script, "one", "two three", "--tp", "8") == bash(script, "one", "two three", "--tp", "8")
 
 
+@pytest.mark.parametrize("newline", ["\n", "\r\n"])
+@pytest.mark.parametrize("launch", (Path(__file__).parent / "scripts/launches.txt").read_text().split("\n====\n"))
+def test_launch_scripts_start_what_bash_starts(launch: str, newline: str) -> None:
+    script = launch.replace("torchrun", "show")
+    started = bash(script, "--lr", "2e-4", "--name", "a b")
+    assert started
+    assert read(script.replace("\n", newline), "--lr", "2e-4", "--name", "a b") == started
+
+
 FUNCTIONS = """\
 MB=4
 port() { echo 6000; }
