@@ -29,7 +29,7 @@ class Adapter:
 def adapter_of(key: str, model: ModelSpec) -> Adapter | None:
     """What stands beside a weight of a model; None where nothing does."""
     module, _, kind = key.rpartition(".")
-    if not model.has_adapters or kind != "weight" or module.rpartition(".")[2] not in model.adapters.target_modules:
+    if kind != "weight" or module.rpartition(".")[2] not in model.adapted_modules:
         return None
     rank = model.adapters.rank
     outputs, inputs = shape_of(key, model, rows=0)
