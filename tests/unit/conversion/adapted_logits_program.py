@@ -17,23 +17,30 @@ from safetensors.torch import load_file
 from orchestrator.inference import load
 from orchestrator.run_directory.rundir import RunDir
 
-PROJECTIONS = ("self_attn.o_proj.weight", "attn.c_proj.weight")
+PROJECTIONS = ("self_attn.o_proj.weight", "linear_attn.out_proj.weight", "attn.c_proj.weight")
 """Ends of the names of matrices that lie there as they do here, but for GPT-2's, which are transposed."""
 
 
 def generated(run: RunDir) -> dict[str, Any]:
-    """How far our logits are from those of the export, and which of its matrices are the merged ones, bitwise."""
+    """How far our logits are from those of the export, whether our greedy text is its, and which of its matrices are
+    the merged ones, bitwise.
+    """
     weights = {
         key: value for file in (run.path / "merged").glob("*.safetensors") for key, value in load_file(file).items()
     }
     tokens = torch.arange(32).reshape(2, 16) * 7 % 101  # those of `families.logits`
+    logits, written = torch.load(run.path / "theirs.pt")
     with load(run.path) as model:
-        apart = (model.logits(tokens.tolist()).float() - torch.load(run.path / "logits.pt")).abs().max().item()
-        ours = [layer.self_attention.linear_proj.weight for layer in model.network.module.decoder.layers]
+        apart = (model.logits(tokens.tolist()).float() - logits).abs().max().item()
+        greedy = {"max_new_tokens": len(written[0]), "temperature": 0}
+        continued = [each.tokens for each in model.generate(tokens.tolist(), greedy, ends=[])]
+        mixers = [layer.self_attention for layer in model.network.module.decoder.layers]
+        ours = [(mixer.linear_proj if hasattr(mixer, "linear_proj") else mixer.out_proj).weight for mixer in mixers]
         flips = model.job.model.position_embedding_type == "learned_absolute"
         theirs = [weights[name] for name in sorted(weights) if name.endswith(PROJECTIONS)]
         pairs = zip(ours, theirs, strict=True)
-        return {"logits": apart, "same": [torch.equal(one, other.t() if flips else other) for one, other in pairs]}
+        same = [torch.equal(one, other.t() if flips else other) for one, other in pairs]
+        return {"logits": apart, "written": continued == written, "same": same}
 
 
 def main() -> None:
