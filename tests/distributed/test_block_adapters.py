@@ -130,7 +130,7 @@ def test_full_recomputation_and_dropout_resume_bitwise(
     ranks: Ranks, tmp_path: Path, sources: TrainedTogether[str]
 ) -> None:
     """Saved on the way under TP2 with sequence parallelism, and the rest: the losses of all of it in one go."""
-    sections = {"parallelism": SP, "runtime": FULL, "evaluation": {}}
+    sections: dict[str, Any] = {"parallelism": SP, "runtime": FULL, "evaluation": {}}
     jobs = {}
     for name, modules in DROPPED.items():
         lora = {"lora_dropout": 0.2, "target_modules": modules}
