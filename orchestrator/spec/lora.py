@@ -35,8 +35,8 @@ class LoraSpec(Section):
     ] = None
     """Matrices that get an adapter; by default all of the model's layers. `linear_qkv` and `linear_proj` are those of
     attention; `linear_q_proj` (or `linear_q_down_proj` and `linear_q_up_proj`), `linear_kv_down_proj`,
-    `linear_kv_up_proj` and `linear_proj` those of latent attention; `in_proj` and `out_proj` those of linear attention;
-    `linear_fc1` and `linear_fc2` those of an MLP and of experts."""
+    `linear_kv_up_proj` and `linear_proj` those of latent attention; `in_proj` and `out_proj` those of linear attention
+    and of state space layers; `linear_fc1` and `linear_fc2` those of an MLP and of experts."""
 
     @property
     def scale(self) -> float:

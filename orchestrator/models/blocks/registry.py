@@ -224,6 +224,7 @@ STATE_SPACE: Final = StateSpaceBlock(
             },
         ),
     ),
+    adaptable=("in_proj", "out_proj"),
 )
 MULTI_TOKEN_PREDICTION: Final = PredictionBlock(
     "multi_token_prediction",

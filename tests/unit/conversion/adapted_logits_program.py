@@ -13,11 +13,15 @@ from typing import Any
 
 import torch
 from safetensors.torch import load_file
+from support import mamba_stub
 
 from orchestrator.inference import load
 from orchestrator.run_directory.rundir import RunDir
 
-PROJECTIONS = ("self_attn.o_proj.weight", "linear_attn.out_proj.weight", "attn.c_proj.weight")
+OUR_PROJECTIONS = ("self_attention.linear_proj", "self_attention.out_proj", "mixer.out_proj")
+PROJECTIONS = tuple(
+    f"{end}.weight" for end in ("self_attn.o_proj", "attn.out_proj", "attn.c_proj", "r.o_proj", "r.out_proj")
+)
 """Ends of the names of matrices that lie there as they do here, but for GPT-2's, which are transposed."""
 
 
@@ -34,8 +38,8 @@ def generated(run: RunDir) -> dict[str, Any]:
         apart = (model.logits(tokens.tolist()).float() - logits).abs().max().item()
         greedy = {"max_new_tokens": len(written[0]), "temperature": 0}
         continued = [each.tokens for each in model.generate(tokens.tolist(), greedy, ends=[])]
-        mixers = [layer.self_attention for layer in model.network.module.decoder.layers]
-        ours = [(mixer.linear_proj if hasattr(mixer, "linear_proj") else mixer.out_proj).weight for mixer in mixers]
+        modules = model.network.module.named_modules()
+        ours = [module.weight for name, module in modules if name.endswith(OUR_PROJECTIONS)]
         flips = model.job.model.position_embedding_type == "learned_absolute"
         theirs = [weights[name] for name in sorted(weights) if name.endswith(PROJECTIONS)]
         pairs = zip(ours, theirs, strict=True)
@@ -46,6 +50,7 @@ def generated(run: RunDir) -> dict[str, Any]:
 def main() -> None:
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
+    mamba_stub.install()
     folder = Path(sys.argv[1])
     runs = {str(path.parent.relative_to(folder)): RunDir(path) for path in sorted(folder.glob("*/*/run"))}
     print(json.dumps({name: generated(run) for name, run in runs.items()}))

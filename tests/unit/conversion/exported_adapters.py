@@ -49,6 +49,8 @@ def _model(folder: Path) -> Any:
 
 def _put_over(base: Any, adapter: dict[str, torch.Tensor], config: dict[str, Any]) -> Any:
     """What PEFT's merge_and_unload makes of a model, with the choice of modules that its LoRA makes."""
+    if base.config.model_type == "nemotron_h":  # its modules have other names than in files
+        adapter = {key.replace(".backbone.", ".model."): value for key, value in adapter.items()}
     chosen = 0
     for name, module in base.named_modules():
         if any(name == target or name.endswith(f".{target}") for target in config["target_modules"]):

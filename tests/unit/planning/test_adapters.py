@@ -47,8 +47,13 @@ DELTA = {
     **{**WIDE, "add_bias_linear": False, "ffn_hidden_size": 512, "linear_attention_freq": [1, 1, 0, 1]},
     **{"linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 24, "linear_value_head_dim": 40},
 }
+HYBRID = {
+    **{**WIDE, "architecture": "mamba", "hybrid_override_pattern": "M-*M", "add_bias_linear": False},
+    **{"ffn_hidden_size": 512, "mamba_state_dim": 16, "mamba_head_dim": 32, "mamba_num_groups": 2},
+}
 MLP = 2 * (256 + 512)
 QUERIES, KEYS, HEADS = (256 + 96) + (96 + 8 * 48), (256 + 48 + 16) + (48 + 8 * 56), 8 * 24 + 256
+PROJECTED = 2 * 512 + 2 * 2 * 16 + 16
 IN, OUT, ATTENTION = 256 + 2 * 48 + 2 * 160 + 2 * 4, 160 + 256, (256 + 3 * 256) + 2 * 256
 
 
@@ -58,6 +63,7 @@ def test_matrices_of_each_block_have_adapters(make_job: Any) -> None:
         (LATENT, 4 * (QUERIES + KEYS + HEADS + MLP)),
         ({**LATENT, "q_lora_rank": None}, 4 * (256 + 8 * 48 + KEYS + HEADS + MLP)),
         (DELTA, 3 * (IN + OUT) + ATTENTION + 4 * MLP),
+        (HYBRID, 2 * (256 + PROJECTED + 512 + 256) + ATTENTION + MLP),
     ):
         job, bare = make_job(model={**model, "lora": {"rank": 8}}), make_job(model=model)
         assert parameters(job, 384).total == parameters(bare, 384).total + 8 * expected
@@ -160,6 +166,11 @@ def test_flops_before_the_first_adapter_are_not_counted(make_job: Any) -> None:
         job = make_job(model={**DELTA, "lora": {"rank": 8, "target_modules": modules}})
         assert flops(job) == whole + 6 * 8 * adapters - unneeded, modules
     assert "linear attention" in formula(job)
+    whole = 2 * (4 * (256 * PROJECTED + 512 * 256) + 3 * 7 * 512 * 16) + 4 * (mlp + qkv + proj) + 12 * scores
+    job = make_job(model={**HYBRID, "lora": {"rank": 8, "target_modules": ["linear_fc2"]}})
+    before = 2 * (256 * PROJECTED + 512 * 256) + 2 * 7 * 512 * 16 + 2 * (mlp + 8 * 512)
+    assert flops(job) == whole + 4 * 384 * 256 + 6 * 8 * (512 + 256) - before
+    assert "state space" in formula(job)
     assert "latent attention" in formula(make_job(model={**LATENT, "lora": {"rank": 8}}))
 
 
@@ -208,7 +219,11 @@ def test_time_of_experts_with_adapters(make_job: Any) -> None:
     assert 0.6 < adapted.model_flops / whole.model_flops < 0.72
 
 
-@pytest.mark.parametrize("block", [LATENT, {**DELTA, "linear_attention_freq": 2}], ids=["latents", "states"])
+@pytest.mark.parametrize(
+    "block",
+    [LATENT, {**DELTA, "linear_attention_freq": 2}, {**HYBRID, "hybrid_override_pattern": "M-*-" * 4}],
+    ids=["latents", "states", "hybrid"],
+)
 def test_time_and_memory_of_each_block_with_adapters(make_job: Any, block: dict[str, Any]) -> None:
     """Two of three products of matrices that are frozen, of those that no rank splits too; and hardly a gradient."""
     device = shipped("H100")
@@ -272,7 +287,8 @@ REFUSED: list[tuple[dict[str, dict[str, Any]], list[str]]] = [
     ({"model": {"lora": {}}, "runtime": {"layers": "transformer_engine"}}, ["adapted_layers runtime.layers"]),
     ({"model": {"lora": {"rank": 65}}}, ["adapters_narrower_than_layers model.lora.rank"]),
     ({"model": {"lora": {"target_modules": TWICE}}}, ["each_adapter_once model.lora.target_modules"]),
-    ({"model": {"architecture": "mamba", "mamba_num_groups": 1, "lora": {}}}, ["adapted_model model.lora"]),
+    ({"model": {"architecture": "mamba", "mamba_num_groups": 1, "lora": {}}}, []),
+    ({"model": {"architecture": "bert", "lora": {}}}, ["adapted_model model.lora"]),
     ({"model": {**BIASED, "lora": {}}}, []),
     ({"model": {**BIASED, "moe_router_bias_update_rate": 0.0, "lora": {}}}, []),
     ({"model": {**BIASED, "moe_router_bias_update_rate": 0.002, "lora": {}}}, ["frozen_routers model.lora"]),

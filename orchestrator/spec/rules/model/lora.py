@@ -21,7 +21,7 @@ def adapted_model(job: JobSections) -> Iterator[Problem]:
     if not model.has_adapters:
         return
     if not FEATURES["adapters"].goes_with(model.family):
-        yield Problem("adapters are for architecture gpt only", (LORA, "model.architecture"), "leave it out")
+        yield Problem("adapters are for architecture gpt or mamba", (LORA, "model.architecture"), "leave it out")
 
 
 def adapters_narrower_than_layers(job: JobSections) -> Iterator[Problem]:
