@@ -25,6 +25,7 @@ from orchestrator.planning.parameters.trainable import (
 from orchestrator.planning.time import StepTime, estimate_time
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.rules import check
+from orchestrator.spec.schema.canonical import config_hash
 
 WIDE = {"num_layers": 4, "hidden_size": 256, "num_attention_heads": 8, "seq_length": 32, "vocab_size": 300}
 
@@ -312,5 +313,8 @@ def test_other_adapters_are_another_run(make_job: Any) -> None:
     assert kinds == {"model.lora.rank": "forbidden", "model.lora.alpha": "trajectory"}
     named = built(make_job, {"rank": 4, "target_modules": ["linear_proj", "linear_qkv", "linear_fc1", "linear_fc2"]})
     assert [(change.path, change.kind) for change in diff_jobs(old, named)] == [("model.lora.target_modules", "safe")]
+    usual = ["linear_qkv", "linear_proj", "linear_fc1", "linear_fc2"]  # what the default was
+    stored = built(make_job, {"rank": 4, "target_modules": usual}).model_dump(mode="json")
+    assert config_hash(stored) == config_hash(old.model_dump(mode="json")) != config_hash(named.model_dump(mode="json"))
     without = JobSpec.model_validate(make_job().model_dump())
     assert "forbidden" in {change.kind for change in diff_jobs(old, without)}
