@@ -33,6 +33,17 @@ class HashedIfChanged(Metadata):
     __slots__ = ()
 
 
+class HashedAs(Metadata):
+    """The field's default was another value once, which meant the same for every spec of that time: the default of now
+    is hashed as that value, so that these keep theirs.
+    """
+
+    __slots__ = ("earlier",)
+
+    def __init__(self, earlier: Any) -> None:
+        self.earlier = earlier
+
+
 class AlsoCalled(Metadata):
     """What other tools call a field: Megatron-LM's flags, DeepSpeed, Accelerate, Hugging Face transformers, NeMo,
     torchtitan, llm-foundry, nanoGPT. In lower case with underscores; several fields may have a name in common.

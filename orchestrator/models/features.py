@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, Final, Literal, NamedTuple
 
-from orchestrator.models.registry import BERT, GPT, ModelFamily
+from orchestrator.models.registry import BERT, GPT, MAMBA, ModelFamily
 
 RuledOut = Literal["cuda_graphs", "flash_attention", "generation_graphs", "images", "tensor_overlap"]
 """What some features rule out: passes as CUDA graphs, FlashAttention 4, passes of generation as CUDA graphs, images
@@ -40,6 +40,7 @@ OF_JOBS: Final = (
         "adapters",
         "model.lora",
         lambda job: bool(job.model.has_adapters),
+        families=(GPT, MAMBA),
         rules_out={
             "images": "adapters freeze everything else, including what should learn from images",
             "tensor_overlap": "adapters stand beside torch's layers",

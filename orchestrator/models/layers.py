@@ -116,6 +116,13 @@ def matrices_of(model: Any, layer: Layer) -> tuple[Matrix, ...]:
     return tuple(matrix for block in layer for matrix in block.parameters.matrices(model))
 
 
+def adaptable_of(model: Any) -> tuple[str, ...]:
+    """Names of the matrices of a model's layers that low-rank adapters may stand beside."""
+    blocks = blocks_in_layers(model)
+    names = (each.name for block in blocks for each in block.parameters.matrices(model) if each.name in block.adaptable)
+    return tuple(dict.fromkeys(names))
+
+
 def layer_pattern(model: Any) -> str:
     """The letters of a hybrid's layers: as written, or by the ratios as megatron-core spaces them. Attentions lie
     evenly between state space layers; of these, then, every so many is an MLP, the last ones of each stretch.

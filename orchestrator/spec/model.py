@@ -16,7 +16,7 @@ from orchestrator.fields.metadata import (
 from orchestrator.fields.order import in_listed_order
 from orchestrator.fields.values import Fraction, Plain, PluginName, Positive, PositiveNumber, Size, Text, empty_dict
 from orchestrator.models.blocks.registry import AttentionBlock, BlockFields, attention_of
-from orchestrator.models.layers import layer_pattern
+from orchestrator.models.layers import adaptable_of, layer_pattern
 from orchestrator.models.registry import BERT, FAMILIES, MAMBA, T5, Architecture, ModelFamily, Positions
 from orchestrator.spec.lora import LoraSpec
 from orchestrator.spec.vision import VisionSpec
@@ -201,6 +201,13 @@ class ModelSpec(BlockFields):
         """The adapters of a model that has some."""
         assert self.lora is not None, "the caller has asked `has_adapters`"
         return self.lora
+
+    @property
+    def adapted_modules(self) -> tuple[str, ...]:
+        """Names of the matrices that adapters stand beside; none in a model without adapters."""
+        if self.lora is None:
+            return ()
+        return adaptable_of(self) if self.lora.target_modules is None else tuple(self.lora.target_modules)
 
     @property
     def has_vision(self) -> bool:

@@ -19,8 +19,11 @@ from support.trained_together import TrainedTogether, selected
 from support.trained_weights import weights_apart
 from support.training import events, largest_difference, layout, losses, make_run, tiny_job, values
 
+from orchestrator.conversion.tensors.stored_weights import StoredWeights
+from orchestrator.models.blocks.state_space.weights import PROJECTED
 from orchestrator.planning.parameters import parameters
 from orchestrator.planning.vocabulary import vocabulary
+from orchestrator.run_directory.checkpoints.commit_markers import committed
 from orchestrator.run_directory.rundir import RunDir
 from orchestrator.spec.job import JobSpec
 
@@ -57,6 +60,8 @@ def hybrid(name: str, parallelism: dict[str, Any], **sections: Any) -> JobSpec:
     )
 
 
+ADAPTERS = {"lora": {"rank": 3, "alpha": 6.0}}
+ADAPTED = {name: hybrid(name, LAYOUTS.get(name, {}), model=ADAPTERS) for name in ("alone", "tp2-sp", "tp2-pp2")}
 IN_BF16 = hybrid("bf16", OF_MATRIX["tp2-sp"], precision={"dtype": "bf16"})
 
 
@@ -101,6 +106,26 @@ def test_bf16(trained: TrainedTogether[str], reference: RunDir) -> None:
     assert largest_difference(losses(reference), losses(run)) < TOLERANCE["bf16"]
     key = "train/grad_norm"
     assert largest_difference(values(reference, key), values(run, key)) < 10 * TOLERANCE["bf16"]
+
+
+def test_adapters_learn_the_same_at_layouts(ranks: Ranks, stubs: Path, tmp_path: Path) -> None:
+    """Beside both matrices of a state space layer: rows of the first are stored by what they give, whichever rank has
+    them.
+    """
+    trained = TrainedTogether(ranks, tmp_path, ADAPTED, stubs)
+    alone = trained["alone"]
+    for name, job in ADAPTED.items():
+        run = trained[name]
+        for key in ("train/loss", "train/grad_norm"):
+            assert largest_difference(values(alone, key), values(run, key)) < 2e-5, name
+        assert weights_apart(alone, run) == {}
+        counted = parameters(job, vocabulary(job).padded_size).per_rank
+        tp = job.parallelism.tensor_model_parallel_size
+        built = [int((run.path / f"parameters-{rank}").read_text()) for rank in range(job.world_size)]
+        assert [each.parameters for each in counted] == [built[each.pp * tp + each.tp] for each in counted]
+    stored = StoredWeights(committed(alone)[-1].path).keys()
+    rows = [key for key in stored if key.startswith("decoder.") and "in_proj.lora.b" in key]
+    assert len(rows) == 2 * len(PROJECTED)
 
 
 @pytest.mark.skipif(

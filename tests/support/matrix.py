@@ -152,6 +152,9 @@ FAMILIES: dict[str, dict[str, Any]] = {
         **{"kv_channels": 16, "softmax_scale": 1.0, "scale_decoder_outputs": True, "add_output_bias": True},
     },
 }
+for _name in ("latent", "delta"):
+    _plain = {field: value for field, value in FAMILIES[_name].items() if field != "mtp_num_layers"}
+    FAMILIES[f"{_name}-adapters"] = {**_plain, "lora": {"rank": 3, "alpha": 6.0}}
 LAYOUTS: dict[str, dict[str, Any]] = {
     "plain-optimizer": layout(use_distributed_optimizer=False),
     "tp2": layout(tp=2),
@@ -187,6 +190,8 @@ _REFUSALS: tuple[tuple[tuple[str, ...], Callable[[dict[str, Any]], bool], str], 
     (("pp2-uneven", "pp2-embedding-alone"), lambda model: model.get("architecture") == "t5", "stage"),
     (("dp2-fsdp", "dp4-fsdp2"), lambda model: model.get("architecture") == "t5", "decoder"),
     (("dp2-fsdp", "dp4-fsdp2"), lambda model: "vision" in model, "images"),
+    (("dp2-fsdp", "dp4-fsdp2"), lambda model: "lora" in model, "not trained"),
+    (("pp2-embedding-alone",), lambda model: "lora" in model, "nothing to train"),
 )
 REFUSED = {
     (family, name): word
@@ -201,6 +206,8 @@ ONLY = {
     "deepseek": ("ep2", "tp2-pp2-sp"),
     "mtp": ("dp2", "cp2", "tp2-pp2-interleaved-sp"),
     "delta": ("ep2", "cp2", "tp2-pp2-interleaved-sp"),
+    "latent-adapters": ("tp2", "cp2", "tp2-pp2-sp"),
+    "delta-adapters": ("ep2", "cp2", "tp2-pp2-interleaved-sp"),
     "vision": ("tp2", "dp2", "tp2-pp2-interleaved-sp"),
     "routing": ("dp2", "ep2", "cp2", "tp2-pp2-interleaved-sp"),
     "gpt-oss": ("ep2", "cp2", "tp2-pp2-sp"),

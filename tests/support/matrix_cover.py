@@ -113,6 +113,12 @@ PARTS = {
         (DP, PLAIN, LATE_SUMS, LATE_WEIGHTS, FSDP),
         ("num_experts", "optimizer.name"),
     ),
+    "adapters": Part(
+        "they alone are trained: their gradients lie in the buffers of any weights, and each is split as its matrix, "
+        "which is seen where a family is run whole",
+        (DP, CP),
+        ("lora",),
+    ),
     "sums of an optimizer": Part(
         "it sees whole gradients, which parts of a sequence are summed to first", (CP,), ("optimizer.name",)
     ),

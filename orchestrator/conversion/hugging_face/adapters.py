@@ -9,31 +9,36 @@ import torch
 from orchestrator.conversion.shapes import shape_of
 from orchestrator.conversion.tensors.stored_weights import StoredWeights
 from orchestrator.conversion.weight_mapping import Weight
+from orchestrator.models.blocks.weights import Rule
 from orchestrator.spec.model import ModelSpec
 
 
 @dataclass(frozen=True)
 class Adapter:
-    """The keys of its two matrices, and their shapes in one layer: [rank, in] and [out, rank]."""
+    """The keys of its two matrices with their shapes in one layer: [rank, in], and [out, rank], whose rows a checkpoint
+    may hold in several tensors.
+    """
 
     a: str
-    b: str
-    a_shape: tuple[int, int]
-    b_shape: tuple[int, int]
+    b: tuple[str, ...]
+    shapes: dict[str, tuple[int, int]]
 
-    @property
-    def shapes(self) -> dict[str, tuple[int, int]]:
-        return {self.a: self.a_shape, self.b: self.b_shape}
+    def read(self, weights: StoredWeights, place: tuple[int, ...]) -> tuple[torch.Tensor, torch.Tensor]:
+        """Both matrices."""
+        return weights.read(self.a, place), torch.cat([weights.read(key, place) for key in self.b])
 
 
-def adapter_of(key: str, model: ModelSpec) -> Adapter | None:
+def adapter_of(rule: Rule, model: ModelSpec) -> Adapter | None:
     """What stands beside a weight of a model; None where nothing does."""
-    module, _, kind = key.rpartition(".")
-    if not model.has_adapters or kind != "weight" or module.rpartition(".")[2] not in model.adapters.target_modules:
+    module, _, kind = rule.ours.rpartition(".")
+    if kind != "weight" or module.rpartition(".")[2] not in model.adapted_modules:
         return None
-    rank = model.adapters.rank
-    outputs, inputs = shape_of(key, model, rows=0)
-    return Adapter(f"{module}.lora.a", f"{module}.lora.b", (rank, inputs), (outputs, rank))
+    rank, a = model.adapters.rank, f"{module}.lora.a"
+    shapes = {a: (rank, shape_of(rule.ours, model, rows=0)[1])}
+    for key in rule.keys:
+        rows, _ = shape_of(key, model, rows=0)
+        shapes[f"{module}.lora.b{key.removeprefix(rule.ours)}"] = (rows, rank)
+    return Adapter(a, tuple(key for key in shapes if key != a), shapes)
 
 
 def adapted(weight: Weight, weights: StoredWeights, model: ModelSpec) -> torch.Tensor:
@@ -43,8 +48,8 @@ def adapted(weight: Weight, weights: StoredWeights, model: ModelSpec) -> torch.T
     """
     first, *others = (weights.read(key, weight.place) for key in weight.rule.keys)
     stored = torch.cat([first, *others]) if others else first
-    adapter = adapter_of(weight.rule.ours, model)
+    adapter = adapter_of(weight.rule, model)
     if adapter is None:
         return stored
-    a, b = weights.read(adapter.a, weight.place), weights.read(adapter.b, weight.place)
+    a, b = adapter.read(weights, weight.place)
     return (b.float() @ a.float()).mul_(model.adapters.scale).add_(stored)

@@ -116,7 +116,7 @@ class Source:
 
     def _beside(self, weight: Weight) -> dict[str, tuple[int, int]]:
         """Of the adapter of a weight the keys, each with its shape; nothing where there is none."""
-        adapter = adapter_of(weight.rule.ours, self.model)
+        adapter = adapter_of(weight.rule, self.model)
         return {} if adapter is None else adapter.shapes
 
     def _check(self, weight: Weight) -> None:

@@ -27,6 +27,7 @@ from orchestrator.conversion.tensors.shards import Entry, ShardFiles
 from orchestrator.conversion.tensors.stored_weights import StoredWeights
 from orchestrator.conversion.weight_mapping import Family, Weight, stack_of
 from orchestrator.errors import UserError
+from orchestrator.models.blocks.registry import STATE_SPACE
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.lora import LoraSpec
 from orchestrator.spec.model import ModelSpec
@@ -53,9 +54,7 @@ def export_adapter(
         )
     family = family_of_checkpoint(checkpoint, job)
     adapters = [
-        (weight, adapter)
-        for weight in family.weights(model)
-        if (adapter := adapter_of(weight.rule.ours, model)) is not None
+        (weight, adapter) for weight in family.weights(model) if (adapter := adapter_of(weight.rule, model)) is not None
     ]
     stacked = next((weight.theirs[0] for weight, _ in adapters if weight.rule.stacked), None)
     if stacked is not None:
@@ -63,6 +62,13 @@ def export_adapter(
             f"{family.name} has all experts of a layer in one tensor ({stacked}), and PEFT has no adapter for each: "
             "leave out --adapter to export the whole model",
             code="adapters_of_packed_experts",
+        )
+    behind = [weight for weight, _ in adapters if weight.rule.only_in == STATE_SPACE.name and not weight.rule.parts]
+    if behind:
+        raise UserError(
+            f"PEFT refuses adapters beside {behind[0].theirs[0]}, which kernels of Mamba-2 read themselves: leave out "
+            "--adapter to export the whole model, or train without out_proj in model.lora.target_modules",
+            code="adapters_behind_a_scan",
         )
     require_free(target)
     source = _Source(StoredWeights(checkpoint), model, dtype)
@@ -94,14 +100,15 @@ class _Source:
         """What will be written. Raises CheckpointError when the checkpoint does not hold the adapter."""
         for key, shape in adapter.shapes.items():
             require_stored(self.weights, key, (*weight.within, *shape))
-        dtype = self.dtype or self.weights.dtype(adapter.b)
-        a, b = (torch.empty(shape, dtype=dtype, device="meta") for shape in adapter.shapes.values())
+        dtype = self.dtype or self.weights.dtype(adapter.a)
+        empty = {key: torch.empty(shape, dtype=dtype, device="meta") for key, shape in adapter.shapes.items()}
+        a, b = empty[adapter.a], torch.cat([empty[key] for key in adapter.b])
         return [Entry(name, tuple(tensor.shape), dtype) for name, tensor in self._parts(weight, a, b)]
 
     def tensors(self, weight: Weight, adapter: Adapter) -> Iterator[tuple[str, torch.Tensor]]:
         """Raises UserError when a number is too large for the format that was asked for."""
-        dtype = self.dtype or self.weights.dtype(adapter.b)
-        a, b = (narrowed(self.weights.read(key, weight.place), dtype, key) for key in adapter.shapes)
+        dtype = self.dtype or self.weights.dtype(adapter.a)
+        a, b = (narrowed(each, dtype, weight.theirs[0]) for each in adapter.read(self.weights, weight.place))
         return self._parts(weight, a, b)
 
     def _parts(self, weight: Weight, a: torch.Tensor, b: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:
@@ -124,7 +131,7 @@ def to_adapter_config(lora: LoraSpec, family: Family, model: ModelSpec, base: st
         "lora_dropout": lora.lora_dropout,
         "target_modules": _target_modules(family, model),
         "fan_in_fan_out": any(
-            rule.transform in _TRANSPOSED for rule in family.rules if adapter_of(rule.ours, model) is not None
+            rule.transform in _TRANSPOSED for rule in family.rules if adapter_of(rule, model) is not None
         ),
         "bias": "none",
         "inference_mode": True,
@@ -136,7 +143,7 @@ def _target_modules(family: Family, model: ModelSpec) -> list[str]:
     having, others = set(), set()
     for rule in family.rules:
         modules = {name.removesuffix(_WEIGHT) for name in rule.theirs if name.endswith(_WEIGHT)}
-        if adapter_of(rule.ours, model) is not None:
+        if adapter_of(rule, model) is not None:
             having |= modules
         elif stack_of(rule.ours):
             others |= {_end(module, 1) for module in modules}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeAlias
 
 if TYPE_CHECKING:
     from orchestrator.models.blocks.model_fields import Fields
@@ -31,6 +31,9 @@ class Routing(NamedTuple):
     """Share of the tokens routed to an expert that it takes; the others are dropped."""
 
 
+Parallel: TypeAlias = Literal["column", "row", "replicated"]
+
+
 class Matrix(NamedTuple):
     """The weight of a linear layer, and its bias, whole."""
 
@@ -38,7 +41,7 @@ class Matrix(NamedTuple):
     """Of the linear layer among its block's modules."""
     inputs: int
     outputs: int
-    parallel: Literal["column", "row", "replicated"]
+    parallel: Parallel
     """What tensor parallelism splits: the outputs (column), or the inputs, after which ranks sum what they have (row).
     Replicated, every rank has it whole, and multiplies its own tokens by it."""
     has_bias: bool
@@ -46,6 +49,9 @@ class Matrix(NamedTuple):
     """Where each expert has such a matrix; None where every token passes it."""
     holds: tuple[int, ...] = ()
     """Outputs of each matrix that it holds, where these are several; () where it is one."""
+    behind: tuple[str, ...] | None = None
+    """Names of the matrices of its block whose outputs it takes. None: one that is split by its inputs takes those of
+    the matrix before it, any other the block's input."""
 
     def parameters(self, degrees: Degrees) -> int:
         """Those that each rank holds."""
@@ -56,6 +62,8 @@ class Matrix(NamedTuple):
 
     def split(self, tp: int) -> tuple[float, float]:
         """Inputs and outputs on each of `tp` ranks."""
+        if self.parallel == "replicated":
+            return self.inputs, self.outputs
         return (self.inputs, self.outputs / tp) if self.parallel == "column" else (self.inputs / tp, self.outputs)
 
 

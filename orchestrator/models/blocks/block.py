@@ -48,13 +48,17 @@ class Block:
     stands here.
     """
 
-    def __init__(self, name: str, *, declares: str = "", offers: tuple[Feature, ...] = ()) -> None:
+    def __init__(
+        self, name: str, *, declares: str = "", offers: tuple[Feature, ...] = (), adaptable: tuple[str, ...] = ()
+    ) -> None:
         self.name = name
         """Its folder."""
         self.declares = declares
         """The section in its fields.py whose fields `model` has, where there are some."""
         self.offers = offers
         """What a model may have by it, where families or attentions differ in that."""
+        self.adaptable = adaptable
+        """Names of its matrices that low-rank adapters may stand beside, of whichever it has in a model."""
 
     @property
     def flags(self) -> BlockFlags:

@@ -54,8 +54,9 @@ class AttentionBlock(TokenMixer):
         features: frozenset[str] | None = None,
         declares: str = "",
         offers: tuple[Feature, ...] = (),
+        adaptable: tuple[str, ...] = (),
     ) -> None:
-        super().__init__(name, declares=declares, offers=offers)
+        super().__init__(name, declares=declares, offers=offers, adaptable=adaptable)
         self.is_used = is_used
         """Whether a model's layers have it, by the model's fields."""
         self.field = field
@@ -103,6 +104,7 @@ class AttentionOfPackage(AttentionBlock):
             field="attention_plugin",
             families=families,
             features=features,
+            adaptable=GROUPED_QUERY.adaptable,
         )
         self._package = package.__name__
 
@@ -152,14 +154,21 @@ GROUPED_QUERY: Final = AttentionBlock(
             families=(GPT, BERT),
         ),
     ),
+    adaptable=("linear_qkv", "linear_proj"),
 )
 LATENT: Final = AttentionBlock(
     "latent_attention",
     is_used=lambda model: bool(model.has_latent_attention),
     field="kv_lora_rank",
     families=(GPT,),
-    features=frozenset(("context_parallelism", "conversations", "experts", "joined_loss", "multi_token_prediction")),
+    features=frozenset(
+        ("adapters", "context_parallelism", "conversations", "experts", "joined_loss", "multi_token_prediction")
+    ),
     declares="LatentAttentionSpec",
+    adaptable=(
+        *("linear_q_proj", "linear_q_down_proj", "linear_q_up_proj"),
+        *("linear_kv_down_proj", "linear_kv_up_proj", "linear_proj"),
+    ),
 )
 ATTENTIONS: Final = (LATENT, GROUPED_QUERY)
 """The first that a model has is its attention."""
@@ -177,9 +186,10 @@ GATED_DELTA_NET: Final = LinearAttentionBlock(
             },
         ),
     ),
+    adaptable=("in_proj", "out_proj"),
 )
 """In place of a model's attention in some layers."""
-MLP: Final = FeedForwardBlock("mlp", declares="MlpSpec")
+MLP: Final = FeedForwardBlock("mlp", declares="MlpSpec", adaptable=("linear_fc1", "linear_fc2"))
 EXPERTS: Final = RoutedBlock(
     "experts",
     declares="ExpertsSpec",
@@ -196,6 +206,7 @@ EXPERTS: Final = RoutedBlock(
             },
         ),
     ),
+    adaptable=MLP.adaptable,
 )
 STATE_SPACE: Final = StateSpaceBlock(
     "state_space",
@@ -213,6 +224,7 @@ STATE_SPACE: Final = StateSpaceBlock(
             },
         ),
     ),
+    adaptable=("in_proj", "out_proj"),
 )
 MULTI_TOKEN_PREDICTION: Final = PredictionBlock(
     "multi_token_prediction",

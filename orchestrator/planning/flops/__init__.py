@@ -49,7 +49,7 @@ def formula(job: JobSpec) -> str:
     if model.family.is_encoder_decoder:
         return T5_FORMULA.replace("12*D*q*Sd*(Sd + Se)", "6*D*q*Sd*(Sd + 2*Se)") if causal else T5_FORMULA
     if model.family.is_hybrid or model.has_adapters:
-        own = HYBRID_FORMULA if model.family.is_hybrid else lora_formula(model)
+        own = lora_formula(model) if model.has_adapters else HYBRID_FORMULA
         return own.replace("12*q*s", "6*q*s") if causal else own
     of_layers = CAUSAL_FORMULA if causal else FORMULA
     if job.has_task:

@@ -42,11 +42,6 @@ def _products(matrix: Matrix, causal: bool) -> float:
     return products
 
 
-def scores_width(model: ModelSpec) -> int:
-    """Products of one token with another, of queries with keys or of scores with values."""
-    return model.attention.scores(model).width
-
-
 def attended(model: ModelSpec) -> float:
     """The s of attention, the mean over the layers: with a window twice what a token of a decoder sees on average, and
     what one of an encoder sees.

@@ -11,7 +11,8 @@ def adapted_matrices(model: ModelSpec, layer: Layer) -> tuple[Matrix, ...]:
     """The matrices of a layer that adapters stand beside; of experts each has one."""
     if not model.has_adapters:
         return ()
-    return tuple(each for each in matrices_of(model, layer) if each.name in model.adapters.target_modules)
+    chosen = model.adapted_modules
+    return tuple(each for each in matrices_of(model, layer) if each.name in chosen)
 
 
 def adapter_parameters(model: ModelSpec, degrees: Degrees, layer: Layer | None = None) -> int:

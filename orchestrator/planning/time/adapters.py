@@ -6,7 +6,7 @@ What is frozen is told by `Setting.is_frozen`: its linear layers compute no grad
 
 from __future__ import annotations
 
-from orchestrator.models.blocks.base import ForwardBackward, Matrix
+from orchestrator.models.blocks.base import NOTHING, ForwardBackward, Matrix
 from orchestrator.models.layers import Layer, layers
 from orchestrator.planning.layout.chunk_layers import Shares
 from orchestrator.planning.parameters.adapters import adapted_matrices, held_adapters
@@ -48,11 +48,11 @@ def launches(setting: Setting, shares: Shares) -> ForwardBackward:
 def _beside(setting: Setting, matrix: Matrix) -> Pass:
     """One adapter. A rank's tokens change between its matrices: from its share to all, or the other way."""
     [linear] = split([matrix], setting.tp)
-    first, second = setting.own_tokens, setting.tokens
-    if not linear.is_column:
-        first, second = second, first
+    entering = {"column": setting.own_tokens, "row": setting.tokens, "replicated": setting.own_tokens}
+    leaving = {"column": setting.tokens, "row": setting.own_tokens, "replicated": setting.own_tokens}
+    first, second = entering[matrix.parallel], leaving[matrix.parallel]
     products, moved = _products(setting, linear, first, second), _moved(setting, linear, first, second)
-    sent = _sent(setting, linear, setting.model.adapters.rank)
+    sent = NOTHING if matrix.parallel == "replicated" else _sent(setting, linear, setting.model.adapters.rank)
     return Pass(
         {"gemm": products.forward, "memory_bound": moved.forward, "tensor_parallel": sent.forward},
         {"gemm": products.backward, "memory_bound": moved.backward, "tensor_parallel": sent.backward},

@@ -136,12 +136,12 @@ def _routed(setting: Setting, block: Branch) -> Pass:
 
 def _replicated(setting: Setting, block: Branch) -> Pass:
     """Matrices that tensor-parallel ranks have whole, for their own tokens; routers are counted with their experts."""
-    products = NOTHING
+    products, gradients = NOTHING, 1 if setting.is_frozen else 2
     if setting.routed(block) is None:
         for each in block.parameters.matrices(setting.model):
             if each.parallel == "replicated":
                 product = gemm_seconds(setting.own_tokens, each.outputs, each.inputs, setting.device, setting.dtype)
-                products = products.plus(ForwardBackward(product, 2 * product))
+                products = products.plus(ForwardBackward(product, gradients * product))
     return Pass({"gemm": products.forward}, {"gemm": products.backward}) if products != NOTHING else _NOTHING
 
 

@@ -269,8 +269,8 @@ def _update(setting: Setting, held: Sequence[int], experts: tuple[int, ...]) -> 
     """The optimizer on the fullest stage, and what of a step is neither."""
     device, stages = setting.device, layers_of_chunks(setting.model.num_layers, setting.job.parallelism)
     model = setting.model
-    each = tensors_of_adapters(setting) if model.has_adapters else _WEIGHTS_PER_LAYER + model.norms_of_a_layer
-    each = each * model.family.residual_branches // 2  # those are of a layer with both
+    both = _WEIGHTS_PER_LAYER + model.norms_of_a_layer  # of a layer with attention and an MLP
+    each = tensors_of_adapters(setting) if model.has_adapters else both * model.family.residual_branches // 2
     in_stages = [sum(stage) for stage in stages]
     in_stages[0] += trained_layers(setting)
     in_stages[-1] += len(prediction_layers(model))

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from megatron.core.fusions.fused_bias_dropout import get_bias_dropout_add
 from megatron.core.ssm.mamba_layer import MambaLayer, MambaLayerSubmodules
-from megatron.core.ssm.mamba_mixer import MambaMixer, MambaMixerSubmodules
+from megatron.core.ssm.mamba_mixer import MambaMixer, MambaMixerSubmodules, _split_tensor_factory
 from megatron.core.tensor_parallel import ColumnParallelLinear, RowParallelLinear
 from megatron.core.transformer.identity_op import IdentityFuncOp, IdentityOp
 from megatron.core.transformer.spec_utils import ModuleSpec
@@ -24,6 +24,7 @@ from megatron.core.transformer.transformer_layer import get_transformer_layer_of
 from orchestrator.models.blocks.block import Branch
 from orchestrator.models.blocks.registry import MLP, STATE_SPACE
 from orchestrator.models.blocks.state_space.layers import go_on
+from orchestrator.models.blocks.state_space.weights import PROJECTED
 from orchestrator.models.layers import Layer
 from orchestrator.runtime.layers.layer_backend import block_spec_function
 from orchestrator.runtime.layers.normalization.norms import Norm
@@ -43,6 +44,20 @@ class StateSpaceMixer(MambaMixer):
             return super().forward(hidden_states, *arguments, **options)
         projected, _ = self.in_proj(hidden_states)
         return self.out_proj(go_on(self, projected, self.cache, self.number))
+
+    def sharded_state_dict(
+        self, prefix: str = "", sharded_offsets: tuple[Any, ...] = (), metadata: Any = None
+    ) -> dict[str, Any]:
+        """This rank's parts of the weights, for a checkpoint. Rows of the first matrix are stored by what they give,
+        and so are those of an adapter beside it.
+        """
+        found: dict[str, Any] = super().sharded_state_dict(prefix, sharded_offsets, metadata)
+        rows = f"{prefix}in_proj.lora.b"
+        if rows in found:
+            states = self.ngroups_local_tp * self.d_state
+            sizes = [self.d_inner_local_tp] * 2 + [states] * 2 + [self.nheads_local_tp]
+            found[rows] = _split_tensor_factory(found[rows], sizes, [*PROJECTED], 0)
+        return found
 
 
 class StateSpaceLayer(MambaLayer):

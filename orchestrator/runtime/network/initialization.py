@@ -57,7 +57,7 @@ def fill_weights(
             continue
         if (draw := state_space_draw(shard.key)) is not None:
             shard.data.copy_(_slice_of_whole(shard, seed, draw, vocab_size))
-        elif shard.key.endswith(("bias", "lora.b")):
+        elif shard.key.endswith("bias") or ".lora.b" in shard.key:
             shard.data.zero_()
         elif "norm" in shard.key:
             shard.data.fill_(stream_of(shard.key).norm_weight)

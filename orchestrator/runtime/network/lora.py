@@ -2,7 +2,7 @@
 
 A matrix that is split over its output (`linear_qkv`, `linear_fc1`) has an adapter whose second matrix is split; one
 that is split over its input (`linear_proj`, `linear_fc2`) has one whose first is. The other matrix of the adapter is
-held whole by every rank.
+held whole by every rank, and both are beside a matrix that every rank has whole (`linear_kv_down_proj`).
 
 Around experts, megatron-core brings tokens together and sums what comes out, so that the adapters beside their matrices
 send nothing: the gradient of what each rank holds whole is that of its part, and is summed over the ranks that split an
@@ -28,17 +28,19 @@ from megatron.core.transformer.transformer_config import TransformerConfig
 from megatron.core.transformer.utils import make_sharded_tensors_for_checkpoint
 from torch.nn import functional
 
+from orchestrator.models.blocks.base import Parallel
+from orchestrator.models.layers import layers, matrices_of
 from orchestrator.runtime.layers.parameter_attributes import mark_sequence_parallel
 from orchestrator.spec.lora import LoraSpec
+from orchestrator.spec.model import ModelSpec
 
-_SPLIT_OUTPUT = ("linear_qkv", "linear_fc1")
 _MARK = ".lora."
 
 
 class Adapter(torch.nn.Module):
     """scale · B(A(x)), of the same shape as the output of the linear layer that it stands beside."""
 
-    def __init__(self, linear: Any, spec: LoraSpec, config: TransformerConfig, *, splits_output: bool) -> None:
+    def __init__(self, linear: Any, spec: LoraSpec, config: TransformerConfig, parallel: Parallel) -> None:
         super().__init__()
         weight: torch.Tensor = linear.weight
         outputs, inputs = weight.shape  # of this rank
@@ -46,43 +48,46 @@ class Adapter(torch.nn.Module):
         self.a = torch.nn.Parameter(torch.empty(spec.rank, inputs, **options))
         self.b = torch.nn.Parameter(torch.zeros(outputs, spec.rank, **options))
         self.scale, self.dropout = spec.scale, spec.lora_dropout
-        self.sequence_parallel, self.splits_output = config.sequence_parallel, splits_output
-        split, whole, axis = (self.b, self.a, 0) if splits_output else (self.a, self.b, 1)
-        set_tensor_model_parallel_attributes(tensor=split, is_parallel=True, dim=axis, stride=1)
+        self.sequence_parallel, self.parallel = config.sequence_parallel, parallel
         self.group, self.is_of_expert = linear.tp_group, bool(linear.is_expert)
-        if self.is_of_expert:
-            # megatron-core would count what is not split on the first tensor-parallel rank alone, but other ranks have
-            # other experts, or other tokens.
-            first = self.group.rank() == 0
-            set_tensor_model_parallel_attributes(tensor=whole, is_parallel=first, dim=1 - axis, stride=1)
-        else:
-            # Under sequence parallelism each rank's gradient of it is that of its part of the sequence.
-            mark_sequence_parallel(whole, config)
+        self.split_axes = {"column": {"b": 0}, "row": {"a": 1}, "replicated": {}}[parallel]
+        for name, parameter in (("a", self.a), ("b", self.b)):
+            axis = self.split_axes.get(name)
+            if axis is not None:
+                set_tensor_model_parallel_attributes(tensor=parameter, is_parallel=True, dim=axis, stride=1)
+            elif self.is_of_expert:
+                # megatron-core would count what is not split on the first tensor-parallel rank alone, but other ranks
+                # have other experts, or other tokens.
+                first, other = self.group.rank() == 0, int(name == "a")
+                set_tensor_model_parallel_attributes(tensor=parameter, is_parallel=first, dim=other, stride=1)
+            else:
+                # Under sequence parallelism each rank's gradient of it is that of its part of the sequence.
+                mark_sequence_parallel(parameter, config)
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         """What is added, from what the matrix takes: [s, b, in] of this rank, of an expert [tokens, in]."""
         if self.is_of_expert:
             a, b = self.a, self.b
-            if self.splits_output:
+            if self.parallel == "column":
                 a = copy_to_tensor_model_parallel_region(a, self.group)
             else:
                 b = copy_to_tensor_model_parallel_region(b, self.group)
             return functional.linear(functional.linear(self._dropped(inputs), a), b) * self.scale
         narrow = functional.linear(self._dropped(inputs), self.a)
-        if self.splits_output and self.sequence_parallel:
+        if self.parallel == "column" and self.sequence_parallel:
             narrow = gather_from_sequence_parallel_region(narrow)
-        elif self.splits_output:
+        elif self.parallel == "column":
             narrow = copy_to_tensor_model_parallel_region(narrow)
-        elif self.sequence_parallel:
+        elif self.parallel == "row" and self.sequence_parallel:
             narrow = reduce_scatter_to_sequence_parallel_region(narrow)
-        else:
+        elif self.parallel == "row":
             narrow = reduce_from_tensor_model_parallel_region(narrow)
         return functional.linear(narrow, self.b) * self.scale
 
     def _dropped(self, inputs: torch.Tensor) -> torch.Tensor:
         if not self.training or self.dropout == 0.0:
             return inputs
-        if self.splits_output and not self.sequence_parallel and not self.is_of_expert:
+        if self.parallel != "row" and not self.sequence_parallel and not self.is_of_expert:
             return functional.dropout(inputs, self.dropout)  # the same on every rank, as the inputs are
         with get_cuda_rng_tracker().fork():
             return functional.dropout(inputs, self.dropout)
@@ -93,15 +98,16 @@ class Adapter(torch.nn.Module):
         return self.scale * (self.b.float() @ self.a.float())
 
 
-def add_adapters(chunk: Any, spec: LoraSpec, config: TransformerConfig) -> None:
+def add_adapters(chunk: Any, model: ModelSpec, config: TransformerConfig) -> None:
     """Put adapters beside the chosen matrices of a model chunk, and freeze everything else."""
     for parameter in chunk.parameters():
         parameter.requires_grad_(False)
+    matrices = (matrix for layer in dict.fromkeys(layers(model)) for matrix in matrices_of(model, layer))
+    chosen = {matrix.name: matrix.parallel for matrix in matrices if matrix.name in model.adapted_modules}
     for name, module in list(chunk.named_modules()):
         kind = name.rpartition(".")[2]
-        if kind in spec.target_modules:
-            adapter = Adapter(module, spec, config, splits_output=kind in _SPLIT_OUTPUT)
-            module.lora = adapter
+        if kind in chosen:
+            module.lora = Adapter(module, model.adapters, config, chosen[kind])
             module.lora_hook = module.register_forward_hook(_add)
             _save_split(module, gated=kind == "linear_fc1" and config.gated_linear_unit)
     if _recomputes_adapters(config) and getattr(chunk, "embedding", None) is not None:
@@ -121,8 +127,10 @@ def _add(module: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, Any])
 
 def _save_split(module: Any, *, gated: bool) -> None:
     """Let checkpoints hold the adapter whole, so that another layout can read it."""
-    of_the_matrix, adapter = module.sharded_state_dict, module.lora
-    axes = {"b": 0} if adapter.splits_output else {"a": 1}
+    adapter = module.lora
+    if not adapter.split_axes:
+        return  # as they do what every rank has whole
+    of_the_matrix = module.sharded_state_dict
 
     def sharded_state_dict(prefix: str = "", sharded_offsets: Any = (), metadata: Any = None) -> dict[str, Any]:
         entries: dict[str, Any] = of_the_matrix(prefix, sharded_offsets, metadata)
@@ -130,7 +138,7 @@ def _save_split(module: Any, *, gated: bool) -> None:
         entries |= make_sharded_tensors_for_checkpoint(
             {"a": adapter.a, "b": adapter.b},
             own,
-            axes,
+            adapter.split_axes,
             sharded_offsets,
             tp_group=adapter.group,
             dp_cp_group=metadata["dp_cp_group"],
@@ -153,7 +161,8 @@ def merge_adapters(chunk: Any) -> None:
         with torch.no_grad():
             module.weight.copy_(module.weight.float() + module.lora.product())
         module.lora_hook.remove()
-        del module.lora, module.lora_hook, module.sharded_state_dict
+        vars(module).pop("sharded_state_dict", None)
+        del module.lora, module.lora_hook
 
 
 def _adapted(chunk: Any) -> Iterator[Any]:

@@ -172,7 +172,7 @@ def build_chunks(
         add_behind_experts(chunk)
         join_expert_mlps(chunk, job, config, layers)
         if job.model.has_adapters:
-            add_adapters(chunk, job.model.adapters, config)
+            add_adapters(chunk, job.model, config)
         chunk.to(device.torch_device, config.params_dtype)
     keep_experts_apart(chunks)
     for block in blocks_of(job.model):

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
 
 from orchestrator.fields.base import Section
-from orchestrator.fields.metadata import HashedIfChanged
+from orchestrator.fields.metadata import HashedAs, HashedIfChanged
 from orchestrator.spec.job_sections import JobSections
 from orchestrator.spec.schema.shape import declared, field_at
 
@@ -20,6 +20,8 @@ def config_hash(document: Mapping[str, Any], root: type[Section] = JobSections) 
     """
     for path, default in _left_out(root).items():
         document = _without(document, path, default)
+    for name, also in declared(HashedAs, root):
+        document = _at_default(document, name.split("."), field_at(name, root).get_default(), also.earlier)
     canonical = json.dumps(document, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(canonical.encode()).hexdigest()
 
@@ -51,3 +53,14 @@ def _without(document: Mapping[str, Any], path: tuple[str, ...], default: Any) -
     if rest:
         return {**document, name: _without(value, tuple(rest), default)} if isinstance(value, Mapping) else document
     return document if value != default else {key: each for key, each in document.items() if key != name}
+
+
+def _at_default(document: Mapping[str, Any], path: Sequence[str], default: Any, earlier: Any) -> Mapping[str, Any]:
+    """The document with an earlier default at the path, where that is at its default."""
+    name, *rest = path
+    value = document.get(name)
+    if not rest:
+        return {**document, name: earlier} if name in document and value == default else document
+    if not isinstance(value, Mapping):
+        return document
+    return {**document, name: _at_default(value, rest, default, earlier)}

@@ -51,8 +51,12 @@ _FC1 = "linear_fc1 (into the MLP, with its gate)"
 
 FOREIGN_VALUES: dict[str, str] = {
     # model.lora.target_modules
-    **dict.fromkeys(("q_proj", "k_proj", "v_proj", "qkv_proj", "query_key_value", "c_attn", "wqkv"), _QKV),
-    **dict.fromkeys(("o_proj", "out_proj"), "linear_proj"),
+    **dict.fromkeys(("k_proj", "v_proj", "qkv_proj", "query_key_value", "c_attn", "wqkv"), _QKV),
+    "q_proj": f"{_QKV}, in latent attention linear_q_proj",
+    "o_proj": "linear_proj",
+    **{"q_a_proj": "linear_q_down_proj", "q_b_proj": "linear_q_up_proj"},
+    **{"kv_a_proj_with_mqa": "linear_kv_down_proj", "kv_b_proj": "linear_kv_up_proj"},
+    **dict.fromkeys(("in_proj_qkvz", "in_proj_ba"), "in_proj (both are one matrix)"),
     **dict.fromkeys(("gate_proj", "up_proj", "gate_up_proj", "c_fc", "dense_h_to_4h"), _FC1),
     **dict.fromkeys(("down_proj", "dense_4h_to_h"), "linear_fc2"),
     "c_proj": "linear_proj after the attention, linear_fc2 in the MLP",

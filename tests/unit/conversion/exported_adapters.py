@@ -15,8 +15,11 @@ from orchestrator.conversion.hugging_face.peft import export_adapter
 from orchestrator.run_directory.checkpoints.commit_markers import committed
 from orchestrator.run_directory.rundir import RunDir
 from orchestrator.spec.loading import load_resolved
+from tests.unit.conversion.families import ids, transformers_alone
 from tests.unit.conversion.families import logits as logits_of
-from tests.unit.conversion.families import transformers_alone
+
+NEW = 8
+"""Tokens that a model writes behind `ids`."""
 
 
 @transformers_alone()
@@ -28,7 +31,9 @@ def exported(run: RunDir, theirs: Path) -> dict[str, Any]:
     export_adapter(checkpoint, job, alone, base=str(theirs), dtype=None)
     base, tuned = _model(theirs), _model(merged)
     found, weights = logits_of(tuned).float(), tuned.state_dict()
-    torch.save(found, run.path / "logits.pt")
+    greedy = {"do_sample": False, "max_new_tokens": NEW, "eos_token_id": None, "pad_token_id": 0}
+    written = tuned.generate(ids(), attention_mask=torch.ones_like(ids()), **greedy)
+    torch.save((found, written[:, -NEW:].tolist()), run.path / "theirs.pt")
     before, spread = logits_of(base).float(), found.std().item()
     config = json.loads((alone / "adapter_config.json").read_text())
     with_adapter = _put_over(base, load_file(alone / "adapter_model.safetensors"), config).state_dict()
@@ -44,6 +49,8 @@ def _model(folder: Path) -> Any:
 
 def _put_over(base: Any, adapter: dict[str, torch.Tensor], config: dict[str, Any]) -> Any:
     """What PEFT's merge_and_unload makes of a model, with the choice of modules that its LoRA makes."""
+    if base.config.model_type == "nemotron_h":  # its modules have other names than in files
+        adapter = {key.replace(".backbone.", ".model."): value for key, value in adapter.items()}
     chosen = 0
     for name, module in base.named_modules():
         if any(name == target or name.endswith(f".{target}") for target in config["target_modules"]):

@@ -101,3 +101,10 @@ def test_experts_in_one_tensor_have_no_adapters_in_files_of_peft(preset: str, tm
     with refused("adapters_of_packed_experts"):
         export_adapter(tmp_path / "none", job, tmp_path / "out", base="theirs", dtype=None)
     assert not (tmp_path / "out").exists()
+
+
+def test_peft_has_no_adapters_behind_a_scan(tmp_path: Path) -> None:
+    job = job_of({"preset": "mamba2-130m", "lora": {"rank": RANK}})
+    with refused("adapters_behind_a_scan", "out_proj.weight"):
+        export_adapter(tmp_path / "none", job, tmp_path / "out", base="theirs", dtype=None)
+    assert not (tmp_path / "out").exists()

@@ -25,6 +25,7 @@ from orchestrator.planning.parameters.trainable import (
 from orchestrator.planning.time import StepTime, estimate_time
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.rules import check
+from orchestrator.spec.schema.canonical import config_hash
 
 WIDE = {"num_layers": 4, "hidden_size": 256, "num_attention_heads": 8, "seq_length": 32, "vocab_size": 300}
 
@@ -37,6 +38,54 @@ def test_parameters_are_those_of_the_published_formula(make_job: Any) -> None:
     each = 8 * (256 + 256 + 2 * 2 * 32) + 8 * (256 + 2 * 512)
     assert adapter_parameters(job.model, Degrees()) == each
     assert parameters(job, 384).total == parameters(make_job(model=model), 384).total + 4 * each
+
+
+LATENT = {
+    **{**WIDE, "add_bias_linear": False, "ffn_hidden_size": 512, "kv_lora_rank": 48, "q_lora_rank": 96},
+    **{"qk_head_dim": 32, "qk_pos_emb_head_dim": 16, "v_head_dim": 24},
+}
+DELTA = {
+    **{**WIDE, "add_bias_linear": False, "ffn_hidden_size": 512, "linear_attention_freq": [1, 1, 0, 1]},
+    **{"linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 24, "linear_value_head_dim": 40},
+}
+HYBRID = {
+    **{**WIDE, "architecture": "mamba", "hybrid_override_pattern": "M-*M", "add_bias_linear": False},
+    **{"ffn_hidden_size": 512, "mamba_state_dim": 16, "mamba_head_dim": 32, "mamba_num_groups": 2},
+}
+MLP = 2 * (256 + 512)
+QUERIES, KEYS, HEADS = (256 + 96) + (96 + 8 * 48), (256 + 48 + 16) + (48 + 8 * 56), 8 * 24 + 256
+PROJECTED = 2 * 512 + 2 * 2 * 16 + 16
+IN, OUT, ATTENTION = 256 + 2 * 48 + 2 * 160 + 2 * 4, 160 + 256, (256 + 3 * 256) + 2 * 256
+
+
+def test_matrices_of_each_block_have_adapters(make_job: Any) -> None:
+    """r · (in + out) by default for every matrix of every layer: to and from latents, to and behind states."""
+    for model, expected in (
+        (LATENT, 4 * (QUERIES + KEYS + HEADS + MLP)),
+        ({**LATENT, "q_lora_rank": None}, 4 * (256 + 8 * 48 + KEYS + HEADS + MLP)),
+        (DELTA, 3 * (IN + OUT) + ATTENTION + 4 * MLP),
+        (HYBRID, 2 * (256 + PROJECTED + 512 + 256) + ATTENTION + MLP),
+    ):
+        job, bare = make_job(model={**model, "lora": {"rank": 8}}), make_job(model=model)
+        assert parameters(job, 384).total == parameters(bare, 384).total + 8 * expected
+        assert trained_in_all(job, 0) == 8 * expected
+
+
+def test_ranks_hold_adapters_of_latents_whole(make_job: Any) -> None:
+    """Beside a matrix that each has whole, and of all others the wide side's share."""
+    lora = {"rank": 8, "target_modules": ["linear_kv_down_proj", "linear_kv_up_proj", "linear_proj"]}
+    job = make_job(model={**LATENT, "lora": lora}, parallelism={"tensor_model_parallel_size": 4})
+    each = 256 + 48 + 16 + 48 + 8 * 56 // 4 + 8 * 24 // 4 + 256
+    assert trained_parameters(job, (0,)) == (4 * 8 * each,)
+    stages = {"pipeline_model_parallel_size": 2, "tensor_model_parallel_size": 2}
+    job = make_job(model={**DELTA, "lora": {"rank": 8}}, parallelism=stages)
+    of_linear = 256 + (IN - 256) // 2 + 160 // 2 + 256
+    of_attention = 256 + 3 * 256 // 2 + 256 // 2 + 256
+    of_mlp = 2 * (256 + 512 // 2)
+    assert trained_parameters(job, (0, 0)) == (
+        8 * 2 * (of_linear + of_mlp),
+        8 * (of_linear + of_attention + 2 * of_mlp),
+    )
 
 
 def test_every_expert_has_adapters(make_job: Any) -> None:
@@ -100,6 +149,32 @@ def test_flops_are_those_of_what_is_trained(make_job: Any) -> None:
         assert "a parameters of a layer's adapters" in formula(job)
 
 
+def test_flops_before_the_first_adapter_are_not_counted(make_job: Any) -> None:
+    """Of layers before it neither gradients of inputs, nor those of scores and states. Of a linear layer a state's
+    arithmetic is three times that of its forward pass.
+    """
+    projections, out, mlp, qkv, proj = 256 * (IN - 256), 160 * 256, 2 * 256 * 512, 3 * 256**2, 256**2
+    state, scores = 8 * 160 * 24 + 2 * 4 * (2 * 48 + 160), 256 * 32
+    linear, full = 4 * (projections + out + mlp) + 3 * state, 4 * (qkv + proj + mlp) + 12 * scores
+    whole = 3 * linear + full + 4 * 384 * 256
+    before = 2 * (2 * (projections + out + mlp) + 2 * state)
+    for modules, adapters, unneeded in (
+        (["in_proj"], 3 * IN, 2 * (projections + 8 * 256)),
+        (["out_proj"], 3 * OUT, 2 * (projections + out + 8 * 160) + 2 * state),
+        (["linear_qkv"], 4 * 256, before + 2 * (qkv + 8 * 256)),
+        (["linear_proj"], 2 * 256, before + 2 * (qkv + proj + 8 * 256) + 8 * scores),
+    ):
+        job = make_job(model={**DELTA, "lora": {"rank": 8, "target_modules": modules}})
+        assert flops(job) == whole + 6 * 8 * adapters - unneeded, modules
+    assert "linear attention" in formula(job)
+    whole = 2 * (4 * (256 * PROJECTED + 512 * 256) + 3 * 7 * 512 * 16) + 4 * (mlp + qkv + proj) + 12 * scores
+    job = make_job(model={**HYBRID, "lora": {"rank": 8, "target_modules": ["linear_fc2"]}})
+    before = 2 * (256 * PROJECTED + 512 * 256) + 2 * 7 * 512 * 16 + 2 * (mlp + 8 * 512)
+    assert flops(job) == whole + 4 * 384 * 256 + 6 * 8 * (512 + 256) - before
+    assert "state space" in formula(job)
+    assert "latent attention" in formula(make_job(model={**LATENT, "lora": {"rank": 8}}))
+
+
 LARGE = {"num_layers": 16, "hidden_size": 4096, "num_attention_heads": 32, "seq_length": 4096, "activation": "swiglu"}
 
 
@@ -143,6 +218,30 @@ def test_time_of_experts_with_adapters(make_job: Any) -> None:
     assert adapted.parts["expert_parallel"] == whole.parts["expert_parallel"]
     assert adapted.parts["data_parallel"] < 0.1 * whole.parts["data_parallel"]
     assert 0.6 < adapted.model_flops / whole.model_flops < 0.72
+
+
+@pytest.mark.parametrize(
+    "block",
+    [LATENT, {**DELTA, "linear_attention_freq": 2}, {**HYBRID, "hybrid_override_pattern": "M-*-" * 4}],
+    ids=["latents", "states", "hybrid"],
+)
+def test_time_and_memory_of_each_block_with_adapters(make_job: Any, block: dict[str, Any]) -> None:
+    """Two of three products of matrices that are frozen, of those that no rank splits too; and hardly a gradient."""
+    device = shipped("H100")
+    assert device is not None
+    wide = {**block, **{name: LARGE[name] for name in ("num_layers", "hidden_size", "seq_length")}}
+    wide |= {"ffn_hidden_size": 8192, **({"kv_lora_rank": 2048, "q_lora_rank": 2048} if block is LATENT else {})}
+    spread = {
+        "parallelism": {"tensor_model_parallel_size": 2, "sequence_parallel": True},
+        "precision": {"dtype": "bf16"},
+    }
+    jobs = [make_job(model={**wide, **lora}, **spread) for lora in ({}, {"lora": {"rank": 16}})]
+    whole, adapted = (estimate_time(job, 32000, "torch", device) for job in jobs)
+    assert 0.6 < adapted.parts["gemm"] / whole.parts["gemm"] < 0.85
+    assert adapted.parts["optimizer"] < 0.5 * whole.parts["optimizer"]
+    memory, less = (estimate_memory(job, 32000, "torch").stages[0].parts for job in jobs)
+    assert less["optimizer"] < 0.05 * memory["optimizer"]
+    assert memory["weights"] < less["weights"] < 1.1 * memory["weights"]
 
 
 def test_adapters_slow_a_small_model_down(make_job: Any) -> None:
@@ -189,7 +288,8 @@ REFUSED: list[tuple[dict[str, dict[str, Any]], list[str]]] = [
     ({"model": {"lora": {}}, "runtime": {"layers": "transformer_engine"}}, ["adapted_layers runtime.layers"]),
     ({"model": {"lora": {"rank": 65}}}, ["adapters_narrower_than_layers model.lora.rank"]),
     ({"model": {"lora": {"target_modules": TWICE}}}, ["each_adapter_once model.lora.target_modules"]),
-    ({"model": {"architecture": "mamba", "mamba_num_groups": 1, "lora": {}}}, ["adapted_model model.lora"]),
+    ({"model": {"architecture": "mamba", "mamba_num_groups": 1, "lora": {}}}, []),
+    ({"model": {"architecture": "bert", "lora": {}}}, ["adapted_model model.lora"]),
     ({"model": {**BIASED, "lora": {}}}, []),
     ({"model": {**BIASED, "moe_router_bias_update_rate": 0.0, "lora": {}}}, []),
     ({"model": {**BIASED, "moe_router_bias_update_rate": 0.002, "lora": {}}}, ["frozen_routers model.lora"]),
@@ -211,5 +311,10 @@ def test_other_adapters_are_another_run(make_job: Any) -> None:
     old = built(make_job, {"rank": 4})
     kinds = {change.path: change.kind for change in diff_jobs(old, built(make_job, {"rank": 8, "alpha": 16.0}))}
     assert kinds == {"model.lora.rank": "forbidden", "model.lora.alpha": "trajectory"}
+    named = built(make_job, {"rank": 4, "target_modules": ["linear_proj", "linear_qkv", "linear_fc1", "linear_fc2"]})
+    assert [(change.path, change.kind) for change in diff_jobs(old, named)] == [("model.lora.target_modules", "safe")]
+    usual = ["linear_qkv", "linear_proj", "linear_fc1", "linear_fc2"]  # what the default was
+    stored = built(make_job, {"rank": 4, "target_modules": usual}).model_dump(mode="json")
+    assert config_hash(stored) == config_hash(old.model_dump(mode="json")) != config_hash(named.model_dump(mode="json"))
     without = JobSpec.model_validate(make_job().model_dump())
     assert "forbidden" in {change.kind for change in diff_jobs(old, without)}

@@ -1,4 +1,6 @@
-"""What blocks say of the names and shapes of their weights is what checkpoints of built networks hold."""
+"""What blocks say of the names and shapes of their weights is what checkpoints of built networks hold, and what an
+export takes to be beside them is there.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,9 @@ from typing import Any
 import pytest
 from support.matrix import FAMILIES, matrix_job
 
+from orchestrator.conversion.hugging_face.adapters import adapter_of
 from orchestrator.conversion.shapes import weights_of
+from orchestrator.models.blocks.weights import Rule
 from orchestrator.planning.vocabulary import vocabulary
 
 NOT_SAID = {
@@ -28,4 +32,8 @@ def stored(run_ranks: Any) -> dict[str, dict[str, list[int]]]:
 def test_a_checkpoint_holds_what_is_said(stored: dict[str, dict[str, list[int]]], family: str) -> None:
     job = matrix_job(family, "fp32", "nowhere", {})
     shapes = {key: tuple(shape) for key, shape in stored[family].items() if not key.startswith("vision.")}
-    assert shapes == weights_of(job.model, vocabulary(job).padded_size)
+    expected = weights_of(job.model, vocabulary(job).padded_size)
+    for key, shape in [*expected.items()]:
+        adapter = adapter_of(Rule(key, ()), job.model)
+        expected |= {} if adapter is None else {name: (*shape[:-2], *of) for name, of in adapter.shapes.items()}
+    assert shapes == expected

@@ -117,7 +117,19 @@ REFUSED: dict[tuple[str, ...], list[str]] = {
     ],
     ("model={kv_lora_rank: 16, softmax_type: learnable}",): ["attention model.softmax_type"],
     ("model={rope_scaling: {type: linear, factor: 2, truncate: false}}",): ["rope_scaling model.rope_scaling.truncate"],
-    ("model={kv_lora_rank: 16, lora: {rank: 4}}",): ["attention model.lora", "adapted_weights model.lora"],
+    ("model={kv_lora_rank: 16, lora: {target_modules: [linear_q_down_proj]}}", "checkpoint.pretrained=another"): [
+        "matrices_are_there model.lora.target_modules"
+    ],
+    ("model={lora: {target_modules: [linear_qkv, out_proj]}}", "checkpoint.pretrained=another"): [
+        "matrices_are_there model.lora.target_modules"
+    ],
+    (
+        "model={num_layers: 4, linear_attention_freq: [1, 1, 0, 0], add_bias_linear: false}",
+        "model.lora={target_modules: [linear_qkv]}",
+        "checkpoint.pretrained=another",
+        "parallelism.pipeline_model_parallel_size=2",
+        "launch.gpus_per_node=2",
+    ): ["something_to_train model.lora"],
     ("model={kv_lora_rank: 16}", "runtime={layers: transformer_engine, cpu_offloading_num_layers: 1}"): [
         "untried_with_latents runtime.cpu_offloading_num_layers"
     ],

@@ -10,8 +10,9 @@ if TYPE_CHECKING:
     from orchestrator.models.blocks.gated_delta_net.model_fields import DeltaFields
 
 FORMULA = (
-    "a layer with linear attention has 6*(h*(2*u + 2*v + 2*n) + v*h) + 3*(8*v*d + 2*w*(2*u + v)) in place of "
-    "attention's; u key width, v value width, n value heads, d width of a key, w tokens of the convolution"
+    "in a layer with linear attention h*(q+2*k) + q*h is h*(2*u + 2*v + 2*n) + v*h, and in place of scores are "
+    "3*(8*v*d + 2*w*(2*u + v)); u key width, v value width, n value heads, d width of a key, "
+    "w tokens of the convolution"
 )
 CHUNK = 64
 """Tokens between states that the delta rule writes down."""

@@ -94,7 +94,6 @@ def untried_with_linear_attention(job: Job[DeltaFields]) -> Iterator[Problem]:
             model.predicts_further and model.linear_attention_layers[-1:] == (True,),
             "its layers are like the last one, which has linear attention here",
         ),
-        "model.lora": (model.has_adapters, "adapters need layers that are alike"),
         "model.vision": (model.has_vision, "images were not tried with it"),
         "precision.fp8": (job.precision.fp8 is not None, "it was not tried with it"),
         "precision.fp4": (job.precision.fp4 is not None, "it was not tried with it"),

@@ -77,18 +77,23 @@ class Submodules(NamedTuple):
 
 
 class LatentLinear(torch.nn.Module):
-    """The matrix to a latent, without a bias. Every tensor-parallel rank has it whole, for its own tokens."""
+    """The matrix to a latent, without a bias. Every tensor-parallel rank has it whole, for its own tokens. It is called
+    as megatron-core's linear layers are.
+    """
 
-    def __init__(self, inputs: int, outputs: int, config: Any) -> None:
+    is_expert = False
+
+    def __init__(self, inputs: int, outputs: int, config: Any, tp_group: dist.ProcessGroup) -> None:
         super().__init__()
+        self.tp_group = tp_group
         self.weight = torch.nn.Parameter(torch.empty(outputs, inputs, dtype=config.params_dtype))
         # Under sequence parallelism each rank's gradient is that of its part of the sequence.
         marked: Any = self.weight
         marked.sequence_parallel = config.sequence_parallel
 
-    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
-        """[s, b, outputs] from [s, b, inputs]."""
-        return functional.linear(hidden, self.weight)
+    def forward(self, hidden: torch.Tensor) -> tuple[torch.Tensor, None]:
+        """[s, b, outputs] from [s, b, inputs], and no bias."""
+        return functional.linear(hidden, self.weight), None
 
 
 class LatentAttention(MegatronModule):
@@ -137,12 +142,12 @@ class LatentAttention(MegatronModule):
 
         self.has_query_latent = config.q_lora_rank is not None
         if self.has_query_latent:
-            self.linear_q_down_proj = LatentLinear(config.hidden_size, config.q_lora_rank, config)
+            self.linear_q_down_proj = LatentLinear(config.hidden_size, config.q_lora_rank, config, self.group)
             self.q_layernorm = norm(config.q_lora_rank)
             self.linear_q_up_proj = column(config.q_lora_rank, query, "q_up_proj")
         else:
             self.linear_q_proj = column(config.hidden_size, query, "q_proj")
-        self.linear_kv_down_proj = LatentLinear(config.hidden_size, self.rank + self.pe, config)
+        self.linear_kv_down_proj = LatentLinear(config.hidden_size, self.rank + self.pe, config, self.group)
         self.kv_layernorm = norm(self.rank)
         key_value = config.num_attention_heads * (self.no_pe + self.value_width)
         self.linear_kv_up_proj = column(self.rank, key_value, "kv_up_proj")
@@ -199,7 +204,8 @@ class LatentAttention(MegatronModule):
     def _queries(self, hidden: torch.Tensor) -> torch.Tensor:
         """[s, b, heads of this rank, no_pe + pe], not rotated."""
         if self.has_query_latent:
-            query, _ = self.linear_q_up_proj(self.q_layernorm(self.linear_q_down_proj(hidden)))
+            narrow, _ = self.linear_q_down_proj(hidden)
+            query, _ = self.linear_q_up_proj(self.q_layernorm(narrow))
         else:
             query, _ = self.linear_q_proj(hidden)
         found: torch.Tensor = query.unflatten(-1, (self.heads, self.no_pe + self.pe))
@@ -209,7 +215,8 @@ class LatentAttention(MegatronModule):
         """The latent of keys and values [s, b, rank], under sequence parallelism of this rank's tokens, and the key's
         part that is to be rotated [s, b, pe], of all tokens.
         """
-        latent, key_pe = torch.split(self.linear_kv_down_proj(hidden), [self.rank, self.pe], dim=-1)
+        both, _ = self.linear_kv_down_proj(hidden)
+        latent, key_pe = torch.split(both, [self.rank, self.pe], dim=-1)
         # Each rank's heads give a part of its gradient.
         if self.config.sequence_parallel:
             key_pe = gather_from_sequence_parallel_region(key_pe, group=self.group)

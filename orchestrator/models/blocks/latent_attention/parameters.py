@@ -26,18 +26,22 @@ def matrices(model: LatentFields) -> tuple[Matrix, ...]:
     """To the latents, which every rank has whole, from them to the heads, and one behind the heads."""
     h, heads, rank = model.hidden_size, model.num_attention_heads, kv_rank(model)
     query, key_value = heads * key_width(model), heads * (model.qk_head_dim + model.v_head_dim)
+    down, up = "linear_kv_down_proj", "linear_kv_up_proj"
     if model.q_lora_rank is None:
         queries: tuple[Matrix, ...] = (Matrix("linear_q_proj", h, query, "column", False),)
     else:
         queries = (
             Matrix("linear_q_down_proj", h, model.q_lora_rank, "replicated", False),
-            Matrix("linear_q_up_proj", model.q_lora_rank, query, "column", False),
+            Matrix("linear_q_up_proj", model.q_lora_rank, query, "column", False, behind=("linear_q_down_proj",)),
         )
     return (
         *queries,
-        Matrix("linear_kv_down_proj", h, rank + model.qk_pos_emb_head_dim, "replicated", False),
-        Matrix("linear_kv_up_proj", rank, key_value, "column", False),
-        Matrix("linear_proj", heads * model.v_head_dim, h, "row", model.add_bias_linear),
+        Matrix(down, h, rank + model.qk_pos_emb_head_dim, "replicated", False),
+        Matrix(up, rank, key_value, "column", False, behind=(down,)),
+        Matrix(
+            *("linear_proj", heads * model.v_head_dim, h, "row", model.add_bias_linear),
+            behind=(queries[-1].name, down, up),
+        ),
     )
 
 

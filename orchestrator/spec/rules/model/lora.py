@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import islice
 
 from orchestrator.errors import Problem
+from orchestrator.fields.paths import PP
 from orchestrator.models.blocks.registry import FEATURES
+from orchestrator.models.layers import adaptable_of, layers, matrices_of
 from orchestrator.spec.job_sections import JobSections
 from orchestrator.spec.layout.stages import layers_of_chunks
 
-LORA = "model.lora"
+LORA, MODULES = "model.lora", "model.lora.target_modules"
 
 
 def adapted_model(job: JobSections) -> Iterator[Problem]:
@@ -18,7 +21,7 @@ def adapted_model(job: JobSections) -> Iterator[Problem]:
     if not model.has_adapters:
         return
     if not FEATURES["adapters"].goes_with(model.family):
-        yield Problem("adapters are for architecture gpt only", (LORA, "model.architecture"), "leave it out")
+        yield Problem("adapters are for architecture gpt or mamba", (LORA, "model.architecture"), "leave it out")
 
 
 def adapters_narrower_than_layers(job: JobSections) -> Iterator[Problem]:
@@ -31,11 +34,17 @@ def adapters_narrower_than_layers(job: JobSections) -> Iterator[Problem]:
 
 def each_adapter_once(job: JobSections) -> Iterator[Problem]:
     """A matrix has one adapter."""
-    if not job.model.has_adapters:
-        return
-    modules = job.model.adapters.target_modules
+    modules = job.model.adapted_modules
     if len(set(modules)) < len(modules):
-        yield Problem("names a module twice", (f"{LORA}.target_modules",), "name each once")
+        yield Problem("names a module twice", (MODULES,), "name each once")
+
+
+def matrices_are_there(job: JobSections) -> Iterator[Problem]:
+    """Some layer has each matrix that is named."""
+    there = adaptable_of(job.model) if job.model.has_adapters else ()
+    if missing := [name for name in job.model.adapted_modules if name not in there]:
+        message = f"no layer of this model has {' or '.join(missing)}"
+        yield Problem(message, (MODULES,), f"its layers have {', '.join(there)}")
 
 
 def adapted_weights(job: JobSections) -> Iterator[Problem]:
@@ -53,12 +62,20 @@ def adapted_layers(job: JobSections) -> Iterator[Problem]:
 
 
 def something_to_train(job: JobSections) -> Iterator[Problem]:
-    """Every chunk of every stage has layers, since adapters stand beside nothing else."""
-    if not job.model.has_adapters:
-        return
-    if not all(held for stage in layers_of_chunks(job.model.num_layers, job.parallelism) for held in stage):
-        message = "a stage without layers has no adapters, and nothing to train"
-        yield Problem(message, (LORA, "parallelism.pipeline_model_parallel_size"), "fewer stages, or layers in each")
+    """Every chunk of every stage has a layer with adapters, since nothing else is trained."""
+    model, degrees = job.model, job.parallelism
+    if set(model.adapted_modules).isdisjoint(adaptable_of(model)):
+        return  # there are none, or it is said that no layer has these
+    counts, every = layers_of_chunks(model.num_layers, degrees), iter(layers(model))
+    for held in (stage[chunk] for chunk in range(degrees.num_model_chunks) for stage in counts):
+        named = {matrix.name for layer in islice(every, held) for matrix in matrices_of(model, layer)}
+        if named.isdisjoint(model.adapted_modules):
+            what, more = (
+                ("whose layers have", "more target_modules") if held else ("without layers has", "layers in each")
+            )
+            message = f"a stage {what} no adapters, and nothing to train"
+            yield Problem(message, (LORA, PP), f"fewer stages, or {more}")
+            return
 
 
 RULES = (
@@ -66,6 +83,7 @@ RULES = (
     adapted_model,
     adapters_narrower_than_layers,
     each_adapter_once,
+    matrices_are_there,
     adapted_weights,
     adapted_layers,
 )

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from support.limits import set_limits
 
-from orchestrator.models.layers import layers
+from orchestrator.models.layers import layers, matrices_of
 from orchestrator.planning.memory import stages
 from orchestrator.planning.memory.layer_activations import core_kernels, rank_shape, saved_by_layer
 from orchestrator.spec.job import JobSpec
@@ -297,6 +297,13 @@ STEPS: dict[str, dict[str, Any]] = {
     },
     "interleaved": {"parallelism": {**PP2, "virtual_pipeline_model_parallel_size": 2}},
 }
+LORA = {"lora": {"rank": 4}}
+WITH_ADAPTERS: dict[str, dict[str, Any]] = {
+    "adapters": {"model": LORA},
+    "adapters beside latents": {"model": {**LATENT, "q_lora_rank": 40, **LORA}},
+    "adapters beside latents, sequence parallel": {"model": {**LATENT, "q_lora_rank": 40, **LORA}, "parallelism": SP},
+    "adapters beside states": {"model": {**DELTA, "linear_attention_freq": [0, 1, 0, 1], **LORA}},
+}
 MakeJob = Callable[..., JobSpec]
 
 
@@ -324,7 +331,7 @@ def first_ranks(job: JobSpec) -> list[int]:
 def counted(make_job: MakeJob) -> dict[tuple[str, str], list[dict[str, int]]]:
     """What was counted, by kind and name; for steps one record per pipeline stage."""
     cases, owners = [], []
-    for what, table in (("layer", LAYERS | WITH_EXPERTS), ("step", STEPS)):
+    for what, table in (("layer", LAYERS | WITH_EXPERTS | WITH_ADAPTERS), ("step", STEPS)):
         for name, sections in table.items():
             job = job_of(make_job, sections)
             for rank in first_ranks(job) if what == "step" else [0]:
@@ -368,6 +375,16 @@ def test_a_layer_with_experts_keeps_what_is_counted(name: str, make_job: MakeJob
     sizes = rank_shape(job)
     expected = saved_by_layer(job, layers(job.model)[0], sizes, core_kernels(job, "torch", is_recomputed=False))
     assert expected == pytest.approx(counted["layer", name][0]["layer"], rel=0.01)
+
+
+@pytest.mark.parametrize("name", WITH_ADAPTERS)
+def test_a_layer_with_adapters_keeps_what_one_without_does(name: str, make_job: MakeJob, counted: Any) -> None:
+    """And what is between their matrices, which is narrow."""
+    job = job_of(make_job, WITH_ADAPTERS[name])
+    sizes = rank_shape(job)
+    expected = saved_by_layer(job, layers(job.model)[1], sizes, core_kernels(job, "torch", is_recomputed=False))
+    between = 2 * sizes.tokens * job.model.adapters.rank * len(matrices_of(job.model, layers(job.model)[1]))
+    assert expected < counted["layer", name][0]["layer"] <= expected + between
 
 
 @pytest.mark.parametrize("name", STEPS)
