@@ -20,8 +20,8 @@ FURTHER, FURTHER_LAYER = "mtp.layers.", "transformer_layer."
 that is as the last one.
 """
 
-MXFP4 = "mxfp4"
-"""A `quantization_config.quant_method` of config.json."""
+MXFP4, FP8 = "mxfp4", "fp8"
+"""Of `quantization_config.quant_method` in config.json."""
 
 
 class Weight(NamedTuple):

@@ -9,7 +9,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from orchestrator.conversion.hugging_face.config_keys import check_keys, no_network, short, whole
+from orchestrator.conversion.hugging_face.config_keys import (
+    QUANTIZATION,
+    check_keys,
+    check_quantization,
+    no_network,
+    short,
+    whole,
+)
 from orchestrator.conversion.hugging_face.layer_types import GLOBAL, INTERVALS, LOCAL, TYPES, layer_types, windows
 from orchestrator.conversion.weight_mapping import Family, ImageConfig, SameAs, only
 from orchestrator.errors import SpecError, UserError
@@ -31,7 +38,6 @@ _ROTARY_KEYS = ("rope_theta", "rope_scaling", "rope_parameters", "layer_types")
 _PARAMETERS, _THETA, _LOCAL_BASE = "rope_parameters", "rope_theta", "rope_local_base_freq"
 _POSITIONS = "max_position_embeddings"
 _WINDOW = "sliding_window"
-_QUANTIZATION = "quantization_config"
 _PARTIAL_FIELD, _PARTIAL = "rotary_percent", "partial_rotary_factor"
 """Which part of each head rotates, in families that do not fix it."""
 _KEYS: Mapping[str, tuple[str, ...]] = {
@@ -243,7 +249,7 @@ def keys_read(family: Family) -> set[str]:
         *((family.positions,) if family.positions is not None else ()),
         *(_ROTARY_KEYS if family.rotary else ()),
         *(INTERVALS if family.global_interval is not None else ()),
-        *((_QUANTIZATION,) if family.quantizations else ()),
+        *((QUANTIZATION,) if family.quantizations else ()),
         *((_LOCAL_BASE,) if family.local_base is not None else ()),
         *((_PARTIAL,) if family.rotary and _PARTIAL_FIELD not in family.fixed else ()),
     }
@@ -297,13 +303,7 @@ def to_dtype(config: Mapping[str, Any]) -> str:
 
 
 def _refuse_others(config: Mapping[str, Any], family: Family, place: str) -> None:
-    if (method := section(config, _QUANTIZATION).get("quant_method")) is not None and method in family.quantizations:
-        pass  # its weights are read
-    elif config.get(_QUANTIZATION) is not None:
-        raise UserError(
-            f"config.json: quantization_config{place} is set; quantized weights cannot be imported",
-            code="quantized_weights",
-        )
+    check_quantization(config, family.quantizations, place)
     for key, wanted in family.constants.items():
         value = config.get(key, family.defaults.get(key, wanted))
         yes_or_no = wanted is None or isinstance(wanted, bool)

@@ -75,6 +75,27 @@ PUBLISHED: dict[str, dict[str, Any]] = {
         **{"time_step_floor": 1e-4, "time_step_limit": [0.0, float("inf")], "time_step_max": 0.1, "use_bias": False},
         **{"time_step_min": 0.001, "time_step_rank": 256, "use_conv_bias": True, "use_mamba_kernels": True},
     },
+    "deepseek-v3": {
+        **{"model_type": "deepseek_v3", "architectures": ["DeepseekV3ForCausalLM"], "attention_bias": False},
+        **{"attention_dropout": 0.0, "auto_map": {"AutoConfig": "configuration_deepseek.DeepseekV3Config"}},
+        **{"bos_token_id": 0, "eos_token_id": 1, "ep_size": 1, "first_k_dense_replace": 3, "hidden_act": "silu"},
+        **{"hidden_size": 7168, "initializer_range": 0.02, "intermediate_size": 18432, "kv_lora_rank": 512},
+        **{"max_position_embeddings": 163840, "moe_intermediate_size": 2048, "moe_layer_freq": 1, "n_group": 8},
+        **{"n_routed_experts": 256, "n_shared_experts": 1, "norm_topk_prob": True, "num_attention_heads": 128},
+        **{"num_experts_per_tok": 8, "num_hidden_layers": 61, "num_key_value_heads": 128},
+        **{"num_nextn_predict_layers": 1, "q_lora_rank": 1536, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64},
+        "quantization_config": {
+            **{"activation_scheme": "dynamic", "fmt": "e4m3", "quant_method": "fp8"},
+            "weight_block_size": [128, 128],
+        },
+        "rope_scaling": {
+            **{"beta_fast": 32, "beta_slow": 1, "factor": 40, "mscale": 1.0, "mscale_all_dim": 1.0, "type": "yarn"},
+            "original_max_position_embeddings": 4096,
+        },
+        **{"rms_norm_eps": 1e-6, "rope_theta": 10000, "routed_scaling_factor": 2.5, "scoring_func": "sigmoid"},
+        **{"tie_word_embeddings": False, "topk_group": 4, "topk_method": "noaux_tc", "torch_dtype": "bfloat16"},
+        **{"transformers_version": "4.33.1", "use_cache": True, "v_head_dim": 128, "vocab_size": 129280},
+    },
     "deepseek-v2-lite": {
         **{"model_type": "deepseek_v2", "architectures": ["DeepseekV2ForCausalLM"], "attention_bias": False},
         **{"attention_dropout": 0.0, "auto_map": {"AutoConfig": "configuration_deepseek.DeepseekV2Config"}},
