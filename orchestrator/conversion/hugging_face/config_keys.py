@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Set
+from collections.abc import Iterator, Mapping, Set
 from typing import Any
 
-from orchestrator.conversion.weight_mapping import FP8
+from orchestrator.conversion.weight_mapping import FP8, Family, SameAs
 from orchestrator.errors import UserError
 
 QUANTIZATION = "quantization_config"
@@ -148,3 +148,26 @@ def short(value: Any) -> str:
     """A value as JSON, cut where it is long."""
     text = json.dumps(value)
     return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+def section(config: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    """What stands under a key; nothing where it is missing. Raises UserError when it is no object."""
+    value = config.get(key)
+    if value is not None and not isinstance(value, dict):
+        raise UserError(f"config.json: {key} is {value!r} and not an object", code="config_value_not_an_object")
+    return value or {}
+
+
+def value_of(config: Mapping[str, Any], key: str, family: Family) -> Any:
+    """What config.json says, or what transformers takes where it says nothing."""
+    for name in names_of(key, family):
+        if name in config:
+            return config[name]
+    default = family.defaults.get(key)
+    return value_of(config, default.key, family) if isinstance(default, SameAs) else default
+
+
+def names_of(key: str, family: Family) -> Iterator[str]:
+    """A key, and others that stand for it."""
+    yield key
+    yield from (other for other, of in {**family.repeated, **family.aliases}.items() if of == key)

@@ -8,7 +8,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from orchestrator.conversion.hugging_face.config_json import read_config, section
+from orchestrator.conversion.hugging_face.config_json import read_config
+from orchestrator.conversion.hugging_face.config_keys import section
 from orchestrator.conversion.tensors.names import names_in
 from orchestrator.conversion.weight_mapping import Family, OneOf
 from orchestrator.errors import UserError

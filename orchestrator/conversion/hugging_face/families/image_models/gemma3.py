@@ -6,8 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from orchestrator.conversion.hugging_face.config_json import section
-from orchestrator.conversion.hugging_face.config_keys import no_network, whole
+from orchestrator.conversion.hugging_face.config_keys import no_network, section, whole
 from orchestrator.conversion.hugging_face.families.gemma import GEMMA3
 from orchestrator.conversion.hugging_face.families.image_models.llava import (
     ENCODER_LAYERS,
@@ -16,7 +15,7 @@ from orchestrator.conversion.hugging_face.families.image_models.llava import (
     beside_decoder,
     both,
 )
-from orchestrator.conversion.hugging_face.vision import (
+from orchestrator.conversion.hugging_face.images.vision import (
     SIGLIP,
     TEXT_KEYS,
     TIES,

@@ -6,8 +6,8 @@ import json
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from orchestrator.conversion.hugging_face.config_json import MOST_LAYERS, section
-from orchestrator.conversion.hugging_face.config_keys import check_keys, no_network
+from orchestrator.conversion.hugging_face.config_json import MOST_LAYERS
+from orchestrator.conversion.hugging_face.config_keys import check_keys, no_network, section
 from orchestrator.conversion.weight_mapping import ImageConfig
 from orchestrator.errors import UserError
 from orchestrator.spec.model import ModelSpec
