@@ -17,8 +17,8 @@ from orchestrator.cli.models.megatron import check_exported, export_megatron, im
 from orchestrator.cli.models.weights import Iteration, WeightsName, tell_new_meaning, weights_named, whole_checkpoint
 from orchestrator.cli.outputs import refuse_printed
 from orchestrator.conversion.hugging_face.config_json import (
+    import_notes,
     in_their_words,
-    merged_rates,
     read_config,
     to_dtype,
     to_model,
@@ -288,7 +288,7 @@ def _document(name: str, config: dict[str, Any], family: Family, source: Path) -
             "name a tokenizer yourself"
         )
     model = to_model(config, family)
-    for message in merged_rates(config, family):
+    for message in import_notes(config, family):
         warn(message)
     if "vision" in model:
         try:

@@ -103,10 +103,10 @@ def to_model(config: Mapping[str, Any], family: Family, place: str = "") -> dict
     Raises UserError with what we cannot represent, and with every key that is not known to change nothing.
     """
     _refuse_others(config, family, place)
-    if family.decoder is not None and family.images is not None:
-        model = _to_seeing_model(config, family.decoder, family.images)
-    else:
-        model = _to_text_model(config, family, place)
+    text, decoder, inside = _of_decoder(config, family)
+    model = _to_text_model(config, family, place) if decoder is family else to_model(text, decoder, inside)
+    if family.images is not None:
+        model |= {"vision": family.images.to_vision(config)}
     check_keys(config, keys_read(family) | family.ignored, family.name, place)
     return model
 
@@ -154,10 +154,7 @@ def _to_text_model(config: Mapping[str, Any], family: Family, place: str) -> dic
 
 def in_their_words(error: SpecError, config: Mapping[str, Any], family: Family) -> UserError:
     """An error of a job made of a config.json of this family, by keys there; itself where a field came from none."""
-    place = ""
-    if family.decoder is not None and family.images is not None:
-        place = " of text_config" if family.images.nests else ""
-        config, family = family.images.to_text(config), family.decoder
+    config, family, place = _of_decoder(config, family)
     said = []
     for problem in error.problems:
         keys = {
@@ -184,10 +181,13 @@ def _keys_of(field: str, family: Family) -> Iterator[str]:
     yield from _KEYS.get(field, () if of_family is None else (of_family,))
 
 
-def merged_rates(config: Mapping[str, Any], family: Family) -> Iterator[str]:
-    """What to tell a person of values that config.json has apart and that are one field here: dropouts, which change no
-    weight and no answer, and the training that goes on.
+def import_notes(config: Mapping[str, Any], family: Family) -> Iterator[str]:
+    """What to tell a person of a config.json: of what is left out, and of values that it has apart and that are one
+    field here: dropouts, which change no weight and no answer, and the training that goes on.
     """
+    part = family.text_part
+    if part is not None and config.get(part.left_out) is not None:
+        yield f"config.json: {part.left_out} is left out: of {family.name} the decoder of text is imported"
     fields = {key: field for field, key in family.sizes.items()}
     for key, of in family.repeated.items():
         if of not in fields or key in family.aliases:
@@ -204,6 +204,8 @@ def merged_rates(config: Mapping[str, Any], family: Family) -> Iterator[str]:
 
 def keys_read(family: Family) -> set[str]:
     """The keys of config.json that an import of this family understands."""
+    if family.text_part is not None:
+        return {*family.text_part.keys, family.text_part.left_out}
     if family.images is not None:
         return {*family.images.keys, *family.constants}
     return {
@@ -223,9 +225,13 @@ def _to_seeing_config(model: ModelSpec, family: Family, images: ImageConfig, tex
     return {**images.to_config(model, text), **family.constants, **names}
 
 
-def _to_seeing_model(config: Mapping[str, Any], decoder: Family, images: ImageConfig) -> dict[str, Any]:
-    place = " of text_config" if images.nests else ""
-    return {**to_model(images.to_text(config), decoder, place), "vision": images.to_vision(config)}
+def _of_decoder(config: Mapping[str, Any], family: Family) -> tuple[Mapping[str, Any], Family, str]:
+    """What a config.json says of the decoder, the family by whose table it is read, and in words where it stands."""
+    if family.decoder is not None and family.text_part is not None:
+        return family.text_part.to_text(config), family.decoder, " of text_config"
+    if family.decoder is not None and family.images is not None:
+        return family.images.to_text(config), family.decoder, " of text_config" if family.images.nests else ""
+    return config, family, ""
 
 
 def _lengths(config: Mapping[str, Any], key: str, family: Family) -> dict[str, int]:

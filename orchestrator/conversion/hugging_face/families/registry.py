@@ -43,7 +43,7 @@ _MODULES = (
     ("mixture_of_experts.glm", _EXPERTS, "GLM4_MOE"),
     ("gpt2", _GPT, "GPT2"),
     ("gemma", _GPT, "GEMMA GEMMA2 GEMMA3"),
-    ("mixture_of_experts.llama4", _EXPERTS, "LLAMA4"),
+    ("mixture_of_experts.llama4", _EXPERTS, "LLAMA4 LLAMA4_PUBLISHED"),
     ("phi", _GPT, "PHI3"),
     ("starcoder", _GPT, "STARCODER2"),
     ("stablelm", _GPT, "STABLELM STABLELM_ONE_NORM"),

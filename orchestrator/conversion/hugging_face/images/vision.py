@@ -151,6 +151,24 @@ def nested_config(model: ModelSpec, text: Mapping[str, Any]) -> dict[str, Any]:
     return {TIES: text[TIES], "text_config": text}
 
 
+def text_with_ties(config: Mapping[str, Any], default: bool) -> dict[str, Any]:
+    """`text_config`, and whether its embeddings are tied: versions of transformers read one or the other of two keys.
+    Raises UserError where these differ.
+    """
+    text = section(config, "text_config")
+    said = [each[TIES] for each in (config, text) if each.get(TIES) is not None]
+    for value in said:
+        if not isinstance(value, bool):
+            raise no_network(TIES, value)
+    if len(set(said)) > 1:
+        values = " and ".join(map(json.dumps, said))
+        raise UserError(
+            f"config.json: {TIES} and {TIES} of text_config are the same, and say {values}: remove one",
+            code="conflicting_config_values",
+        )
+    return {**text, TIES: said[0] if said else default}
+
+
 def _llava_text(config: Mapping[str, Any]) -> dict[str, Any]:
     text = section(config, "text_config")
     return {**text, TIES: any(each.get(TIES) for each in (config, text))}
