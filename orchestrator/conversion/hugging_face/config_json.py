@@ -144,6 +144,8 @@ def _to_text_model(config: Mapping[str, Any], family: Family, place: str) -> dic
             _refuse_mixed_layers(config, window is not None, place)
         if fields.get("sliding_window") is None:
             fields["rotary_base_local"] = None
+    if (scaling := fields.get("rope_scaling", {})).get("type") == "longrope":  # beyond, texts are written otherwise
+        fields["seq_length"] = min(fields["seq_length"], scaling["original_max_position_embeddings"])
     if offset := fields.get("position_embedding_offset"):
         fields["seq_length"] = min(fields["seq_length"], fields["max_position_embeddings"] - offset)
     known = ModelSpec.model_fields

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from orchestrator.conversion.hugging_face.config_keys import section, value_of
+from orchestrator.conversion.hugging_face.config_keys import section, value_of, whole
 from orchestrator.conversion.hugging_face.layer_types import GLOBAL, LOCAL, TYPES
 from orchestrator.conversion.weight_mapping import Family
 from orchestrator.errors import UserError
@@ -21,10 +21,11 @@ _SCALING: dict[str, tuple[str, ...]] = {
         *("factor", "original_max_position_embeddings", "beta_fast", "beta_slow", "attention_factor"),
         *("mscale", "mscale_all_dim", "truncate"),
     ),
+    "longrope": ("factor", "original_max_position_embeddings", "short_factor", "long_factor", "attention_factor"),
 }
 """Kinds of scaled rotary positions that both sides have, and what is said of them."""
 _PARAMETERS, _SCALED, _THETA, _LOCAL_BASE = "rope_parameters", "rope_scaling", "rope_theta", "rope_local_base_freq"
-_POSITIONS = "max_position_embeddings"
+_POSITIONS, _ORIGINAL = "max_position_embeddings", "original_max_position_embeddings"
 _PARTIAL_FIELD, _PARTIAL = "rotary_percent", "partial_rotary_factor"
 """Which part of each head rotates, in families that do not fix it."""
 ROTARY_KEYS: Mapping[str, tuple[str, ...]] = {
@@ -41,6 +42,8 @@ def rotary_keys_of(family: Family) -> Iterator[str]:
         yield _LOCAL_BASE
     if _PARTIAL_FIELD not in family.fixed:
         yield _PARTIAL
+    if _ORIGINAL in family.defaults:
+        yield _ORIGINAL
 
 
 def to_rotary_keys(model: ModelSpec, family: Family) -> dict[str, Any]:
@@ -55,9 +58,11 @@ def to_rotary_keys(model: ModelSpec, family: Family) -> dict[str, Any]:
         found[_SCALED] = {"rope_type": "default"}  # without it they would be scaled
     if scaling is not None:
         found[_SCALED] = _scaling_keys(scaling)
-        if scaling.type == "yarn" and scaling.original_max_position_embeddings is not None:
+        if scaling.type in ("yarn", "longrope") and scaling.original_max_position_embeddings is not None:
             # Versions of transformers take the factor from these two, and others the factor itself.
             found[_POSITIONS] = round(scaling.factor * scaling.original_max_position_embeddings)
+        if scaling.type == "longrope" and _ORIGINAL in family.defaults:
+            found |= _published_longrope(found[_SCALED], found[_POSITIONS])
     return found
 
 
@@ -67,6 +72,14 @@ def _scaling_keys(scaling: RopeScaling) -> dict[str, Any]:
     if given.get("truncate") is True:  # what all versions of transformers do
         del given["truncate"]
     return {"rope_type": scaling.type, **given}
+
+
+def _published_longrope(said: Mapping[str, Any], positions: int) -> dict[str, Any]:
+    """As published files of Phi-3 have it, of which versions of transformers read no other keys."""
+    original = said[_ORIGINAL]
+    follows = {_ORIGINAL} | ({"factor"} if said["factor"] == positions / original else set())
+    kept = {key: value for key, value in said.items() if key not in follows | {"rope_type"}}
+    return {_ORIGINAL: original, _SCALED: {"type": said["rope_type"], **kept}}
 
 
 def rotary_parameters(model: ModelSpec) -> dict[str, Any]:
@@ -113,7 +126,9 @@ def rotary_fields(config: Mapping[str, Any], family: Family) -> dict[str, Any]:
         parameters["truncate"] = bool(parameters["truncate"])
     given = {name: value for name, value in parameters.items() if value is not None}
     if kind == "yarn" and config.get(_POSITIONS) is not None:
-        given.setdefault("original_max_position_embeddings", config[_POSITIONS])
+        given.setdefault(_ORIGINAL, config[_POSITIONS])
+    if kind == "longrope":
+        given |= _longrope(config, given, family)
     other = sorted(given.keys() - set(_SCALING[kind]))
     if other:
         raise UserError(
@@ -121,6 +136,13 @@ def rotary_fields(config: Mapping[str, Any], family: Family) -> dict[str, Any]:
             code="unknown_rope_keys",
         )
     return fields if kind == "default" else {**fields, "rope_scaling": {"type": kind, **given}}
+
+
+def _longrope(config: Mapping[str, Any], given: Mapping[str, Any], family: Family) -> dict[str, Any]:
+    """The lengths before and after the scaling: those of config.json itself go before what is said of the scaling."""
+    original = whole(value_of(config, _ORIGINAL, family) or given.get(_ORIGINAL), _ORIGINAL)
+    positions = whole(value_of(config, _POSITIONS, family), _POSITIONS)
+    return {_ORIGINAL: original, "factor": given.get("factor", max(positions / original, 1.0))}
 
 
 def _rotary_of_two(config: Mapping[str, Any], family: Family, place: str) -> dict[str, Any]:

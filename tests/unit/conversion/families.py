@@ -211,6 +211,8 @@ def import_saved(home: Path) -> RunDir:
     """Import `theirs` of a folder as its `run`. Raises UserError where that is refused."""
     family = family_of_folder(home / "theirs")
     model = to_model(read_config(home / "theirs"), family)
+    if home.name == "phi3-longrope-long":
+        model["seq_length"] = LENGTH
     hybrid = model.get("architecture") == "mamba"
     job = JobSpec.model_validate(
         {

@@ -27,8 +27,8 @@ GLM = {"model_type": "glm4_moe", "first_k_dense_replace": 0}
     [
         ({"model_type": "phimoe"}, ("unsupported_model_type", "phimoe")),
         (
-            {"model_type": "phi3", "rope_scaling": {"type": "longrope", "short_factor": [1.0]}},
-            ("unsupported_rope_type", "longrope"),
+            {"model_type": "phi3", "rope_scaling": {"type": "su", "short_factor": [1.0]}},
+            ("unsupported_rope_type", "su"),
         ),
         (
             {"model_type": "stablelm", "use_parallel_residual": True},
