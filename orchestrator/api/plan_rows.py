@@ -8,6 +8,7 @@ from orchestrator.conversion.exportability import exported_as
 from orchestrator.kernel_selection.layers import WORTH
 from orchestrator.models.layers import layer_kinds
 from orchestrator.planning.checks.partition_limits import partition_of
+from orchestrator.planning.checks.preflight_checks import runs_dir_of
 from orchestrator.planning.forecast import Forecast
 from orchestrator.planning.hardware.devices import computing_unit
 from orchestrator.planning.plan import Plan
@@ -65,7 +66,7 @@ def describe(plan: Plan) -> list[tuple[str, str]]:
         ),
         ("length", f"{batch.train_iters:,} steps, {short_count(batch.train_tokens)} tokens"),
         ("data", data_line(plan)),
-        ("exports as", exported_as(job)),
+        ("exports as", exported_as(job, runs_dir_of(job, None))),
     ]
 
 

@@ -5,10 +5,15 @@ torch.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
-from orchestrator.conversion.hugging_face.families.registry import family_of_job, nearest_family
+from orchestrator.conversion.hugging_face.families.registry import family_imported_as, family_of_job, nearest_family
 from orchestrator.conversion.megatron import bert_and_t5
+from orchestrator.conversion.weight_mapping import Family
 from orchestrator.errors import Problem, UserError
+from orchestrator.run_directory.checkpoints.commit_markers import committed, read_commit
+from orchestrator.run_directory.checkpoints.pretrained import find_weights
+from orchestrator.run_directory.rundir import RunDir
 from orchestrator.spec.job import JobSpec
 
 NOT_EXPORTABLE = "not_exportable"
@@ -16,12 +21,24 @@ NOT_EXPORTABLE = "not_exportable"
 _NONE = "no Hugging Face model"
 
 
-def exported_as(job: JobSpec) -> str:
-    """Which Hugging Face model a job's checkpoints can be exported as, in words; a warning says why there is none."""
+def exported_as(job: JobSpec, runs_dir: Path) -> str:
+    """Which Hugging Face model a job's checkpoints can be exported as, in words; a warning says why there is none. Of
+    several that its network is of, the one that the weights it begins with were imported as, where these are here.
+    """
     if job.has_task:
         return _NONE
     family, against = nearest_family(job.model)
-    return _NONE if against else f"{family.name} (Hugging Face)"
+    return _NONE if against else f"{(_family_of_beginning(job, runs_dir) or family).name} (Hugging Face)"
+
+
+def _family_of_beginning(job: JobSpec, runs_dir: Path) -> Family | None:
+    if job.checkpoint.pretrained is None:
+        return None
+    try:
+        path = find_weights(job.checkpoint.pretrained, runs_dir)
+    except UserError:
+        return None  # a warning says so
+    return family_imported_as(job.model, read_commit(path) or next(reversed(committed(RunDir(path))), None))
 
 
 def export_problems(job: JobSpec) -> Iterator[Problem]:

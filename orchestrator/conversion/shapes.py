@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from orchestrator.conversion.native_resolution import shape_of_native
 from orchestrator.conversion.weight_mapping import (
     DECODER,
+    ENCODER,
     FURTHER,
     FURTHER_LAYER,
     VISION,
@@ -72,6 +73,8 @@ def _of_further(key: str, model: ModelSpec, rows: int) -> tuple[int, ...]:
 
 
 _CROSS_ATTENTION = "cross_attention."
+_FIRST_NORM = "self_attention.linear_qkv.layer_norm_"
+"""Of the first layer, which a norm of the embeddings is in the place of."""
 
 
 def decoder_weights(model: ModelSpec, rows: int) -> dict[str, tuple[int, ...]]:
@@ -84,18 +87,26 @@ def decoder_weights(model: ModelSpec, rows: int) -> dict[str, tuple[int, ...]]:
     if model.untie_embeddings_and_output_weights:
         keys.append("output_layer.weight")
     found = {key: shape_of(key, model, rows) for key in keys}
-    every = layers(model)
-    for number, layer in enumerate(every) if layers_differ(model) else [(None, every[0])]:
-        for name, shape in _layer(model, layer).items():
-            if number is None:
-                found[f"{DECODER}{name}"] = (model.num_layers, *shape)
-            else:
-                found[f"{DECODER}{number}.{name}"] = shape
+    found |= _layers(DECODER, model)
     for depth in range(MULTI_TOKEN_PREDICTION.layers_behind(model)):
-        further = {f"{FURTHER_LAYER}{name}": shape for name, shape in _layer(model, every[-1]).items()}
+        further = {f"{FURTHER_LAYER}{name}": shape for name, shape in _layer(model, layers(model)[-1]).items()}
         further |= MULTI_TOKEN_PREDICTION.weights.weights(model)
         found |= {f"{FURTHER}{depth}.{name}": shape for name, shape in further.items()}
     return found
+
+
+def _layers(stack: str, model: ModelSpec) -> Shapes:
+    """The weights of all layers of a stack that makes up a model."""
+    every = layers(model)
+    if not layers_differ(model):
+        return {f"{stack}{name}": (len(every), *shape) for name, shape in _layer(model, every[0]).items()}
+    found = {
+        f"{stack}{number}.{name}": shape
+        for number, layer in enumerate(every)
+        for name, shape in _layer(model, layer).items()
+    }
+    without = (f"{stack}0.{_FIRST_NORM}",) if model.embedding_norm else ()
+    return {key: shape for key, shape in found.items() if not key.startswith(without)}
 
 
 def _layer(model: ModelSpec, layer: Layer) -> Shapes:
@@ -153,13 +164,12 @@ def weights_of(model: ModelSpec, rows: int) -> dict[str, tuple[int, ...]]:
         return decoder_weights(model, rows)
     beside = _beside_t5 if family.is_encoder_decoder else _beside_bert
     found = {key: shape_of(key, model, rows) for key in (*_embedding(model), *beside(model))}
-    halves = {"encoder": model.encoder_layers}
-    if family.is_encoder_decoder:
-        halves["decoder"] = model.decoder_layers
+    if not family.is_encoder_decoder:
+        return found | _layers(ENCODER, model)
     [layer] = set(layers(model))
-    for half, count in halves.items():
-        shapes = {**_layer(model, layer), **(_cross_attention(model) if half == "decoder" else {})}
-        found |= {f"{half}.layers.{name}": (count, *shape) for name, shape in shapes.items()}
+    for stack, count in ((ENCODER, model.encoder_layers), (DECODER, model.decoder_layers)):
+        shapes = {**_layer(model, layer), **(_cross_attention(model) if stack == DECODER else {})}
+        found |= {f"{stack}{name}": (count, *shape) for name, shape in shapes.items()}
     return found
 
 
@@ -174,8 +184,11 @@ def _embedding(model: ModelSpec) -> Iterator[str]:
 def _beside_bert(model: ModelSpec) -> Iterator[str]:
     if model.tokentypes:
         yield "embedding.tokentype_embeddings.weight"
-    yield from _norm("encoder.final_layernorm.", model)
-    yield from _linear("lm_head.dense.", has_bias=True)
+    if model.normalizes_embeddings:
+        yield from _norm("embedding.layer_norm.", model)
+    if model.normalizes_inputs:
+        yield from _norm("encoder.final_layernorm.", model)
+    yield from _linear("lm_head.dense.", has_bias=model.bert_head_bias)
     yield from _norm("lm_head.layer_norm.", model)
     yield "output_layer.bias"
     if model.bert_binary_head:

@@ -20,8 +20,8 @@ FURTHER, FURTHER_LAYER = "mtp.layers.", "transformer_layer."
 that is as the last one.
 """
 
-MXFP4 = "mxfp4"
-"""A `quantization_config.quant_method` of config.json."""
+MXFP4, FP8 = "mxfp4", "fp8"
+"""Of `quantization_config.quant_method` in config.json."""
 
 
 class Weight(NamedTuple):
@@ -94,6 +94,17 @@ class ImageConfig(NamedTuple):
     """The decoder's keys are in `text_config`; else beside those of images."""
 
 
+class TextPart(NamedTuple):
+    """How config.json of a family that sees, and of which the decoder alone is read, speaks of that."""
+
+    to_text: Callable[[Mapping[str, Any]], dict[str, Any]]
+    """What is said of it, in `text_config`."""
+    keys: frozenset[str]
+    """The keys beside it that are read, or do nothing to it."""
+    left_out: str
+    """The key of what is not read."""
+
+
 @dataclass(frozen=True)
 class Family:
     """A model of transformers."""
@@ -154,6 +165,8 @@ class Family:
     """Of one that sees images: its decoder, of which `text_config` in config.json speaks."""
     images: ImageConfig | None = None
     """Of one that sees images: how config.json describes their encoder."""
+    text_part: TextPart | None = None
+    """Of one that sees images, and of which the decoder alone is read: how config.json speaks of it."""
     unused: Mapping[str, float] = field(default_factory=dict)
     """Vectors of the encoder of images, as wide as it is, that no layer computes with -> their numbers in an export."""
     quantizations: frozenset[str] = frozenset()

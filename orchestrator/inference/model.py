@@ -24,10 +24,10 @@ from orchestrator.inference.generation.decoder import ModelRunner
 from orchestrator.inference.generation.encoder_decoder import EncoderDecoderRunner
 from orchestrator.inference.generation.runners import runner_of
 from orchestrator.inference.images import Image, Images, each_with_images, patch_token, seen, tokens_and_marks
-from orchestrator.inference.length_limits import refusal
+from orchestrator.inference.length_limits import limit_of, refusal
 from orchestrator.inference.loading import open_network
 from orchestrator.inference.network import Network
-from orchestrator.inference.requests import MOST_TOKENS, Request, token_ids
+from orchestrator.inference.requests import Request, token_ids
 from orchestrator.inference.texts import Continuation, TextDelta
 from orchestrator.models.registry import FAMILIES, ModelFamily
 from orchestrator.planning.layout.replica import at_layout
@@ -249,8 +249,7 @@ class Model:
 
     def _check_length(self, tokens: list[int], options: Generation, images: Images | None) -> None:
         prompt, new = len(tokens), options.max_new_tokens
-        most = MOST_TOKENS if self.longest is None else self.longest
-        taken = f"at most {most} are taken" if self.longest is None else f"the model has learned {most} positions"
+        most, taken = limit_of(self.job.model, prompt, self.longest)
         if self.longest is None or not self._family.is_encoder_decoder:
             said = refusal(prompt, new, most, taken, 0 if images is None else images.tokens)
         elif prompt > most:

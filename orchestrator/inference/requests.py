@@ -10,9 +10,6 @@ from orchestrator.errors import UserError
 from orchestrator.inference.images import Images
 from orchestrator.spec.generation import Generation
 
-MOST_TOKENS = 1 << 22
-"""Of a prompt and what is written after it, where a model has learned no positions: memory is taken for all of them."""
-
 
 def token_ids(given: Sequence[int], what: str) -> list[int]:
     """Token ids as Python's own integers, of NumPy's or a tensor's too. Raises UserError, which begins with `what`, for

@@ -55,6 +55,7 @@ FAMILIES = {
         "gemma2": "Gemma2ForCausalLM",
         **dict.fromkeys(("gemma3", "gemma3-capped"), "Gemma3ForCausalLM"),
         "phi3": "Phi3ForCausalLM",
+        **dict.fromkeys(("phi3-longrope", "phi3-longrope-long", "phi4-mini"), "Phi3ForCausalLM"),
         "starcoder2-no-biases": "Starcoder2ForCausalLM",
         "starcoder2": "Starcoder2ForCausalLM",
         **dict.fromkeys(("stablelm", "stablelm-no-biases", "stablelm-one-norm"), "StableLmForCausalLM"),

@@ -17,15 +17,15 @@ from orchestrator.cli.models.megatron import check_exported, export_megatron, im
 from orchestrator.cli.models.weights import Iteration, WeightsName, tell_new_meaning, weights_named, whole_checkpoint
 from orchestrator.cli.outputs import refuse_printed
 from orchestrator.conversion.hugging_face.config_json import (
+    import_notes,
     in_their_words,
-    merged_rates,
     read_config,
     to_dtype,
     to_model,
 )
 from orchestrator.conversion.hugging_face.families.mixture_of_experts.further_tokens import layers_of_further_tokens
 from orchestrator.conversion.hugging_face.families.registry import family_of_folder, family_of_job
-from orchestrator.conversion.hugging_face.processor_values import (
+from orchestrator.conversion.hugging_face.images.processor_values import (
     image_token_note,
     refuse_other_pixels,
 )
@@ -288,7 +288,7 @@ def _document(name: str, config: dict[str, Any], family: Family, source: Path) -
             "name a tokenizer yourself"
         )
     model = to_model(config, family)
-    for message in merged_rates(config, family):
+    for message in import_notes(config, family):
         warn(message)
     if "vision" in model:
         try:

@@ -5,38 +5,34 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from orchestrator.conversion.hugging_face.config_keys import check_keys, no_network, short, whole
-from orchestrator.conversion.hugging_face.layer_types import GLOBAL, INTERVALS, LOCAL, TYPES, layer_types, windows
-from orchestrator.conversion.weight_mapping import Family, ImageConfig, SameAs, only
+from orchestrator.conversion.hugging_face.config_keys import (
+    QUANTIZATION,
+    check_keys,
+    check_quantization,
+    names_of,
+    no_network,
+    short,
+    value_of,
+    whole,
+)
+from orchestrator.conversion.hugging_face.layer_types import INTERVALS, TYPES, layer_types, windows
+from orchestrator.conversion.hugging_face.rotary import (
+    ROTARY_KEYS,
+    rotary_keys_of,
+    to_rotary_fields,
+    to_rotary_keys,
+)
+from orchestrator.conversion.weight_mapping import Family, ImageConfig, only
 from orchestrator.errors import SpecError, UserError
-from orchestrator.models.blocks.grouped_query_attention.rope_scaling import RopeScaling
 from orchestrator.models.blocks.state_space.parameters import state_space_heads
 from orchestrator.spec.model import ModelSpec
 
-_SCALING: dict[str, tuple[str, ...]] = {
-    "default": (),
-    "linear": ("factor",),
-    "llama3": ("factor", "original_max_position_embeddings", "low_freq_factor", "high_freq_factor"),
-    "yarn": (
-        *("factor", "original_max_position_embeddings", "beta_fast", "beta_slow", "attention_factor"),
-        *("mscale", "mscale_all_dim", "truncate"),
-    ),
-}
-"""Kinds of scaled rotary positions that both sides have, and what is said of them."""
-_ROTARY_KEYS = ("rope_theta", "rope_scaling", "rope_parameters", "layer_types")
-_PARAMETERS, _THETA, _LOCAL_BASE = "rope_parameters", "rope_theta", "rope_local_base_freq"
-_POSITIONS = "max_position_embeddings"
 _WINDOW = "sliding_window"
-_QUANTIZATION = "quantization_config"
-_PARTIAL_FIELD, _PARTIAL = "rotary_percent", "partial_rotary_factor"
-"""Which part of each head rotates, in families that do not fix it."""
 _KEYS: Mapping[str, tuple[str, ...]] = {
-    **{"rope_scaling": ("rope_scaling", _PARAMETERS), "rotary_base": (_THETA, _PARAMETERS)},
-    **{"rotary_base_local": (_LOCAL_BASE, _PARAMETERS), _PARTIAL_FIELD: (_PARTIAL, _PARAMETERS)},
+    **ROTARY_KEYS,
     **{"window_attn_skip_freq": (TYPES, *INTERVALS), "vocab_size": ("vocab_size",)},
     "untie_embeddings_and_output_weights": ("tie_word_embeddings",),
 }
@@ -97,35 +93,9 @@ def to_config(model: ModelSpec, family: Family, vocab_size: int) -> dict[str, An
     if family.positions is not None:
         config[family.positions] = model.positions
     if family.rotary:
-        config["rope_theta"] = float(model.rotary_base)
-        if family.local_base is not None:
-            config[_LOCAL_BASE] = float(_local_base(model, family))
-        if _PARTIAL_FIELD not in family.fixed:
-            config[_PARTIAL] = model.rotary_percent
-        scaling = model.rope_scaling
-        if scaling is None and _PARAMETERS in family.defaults:
-            config["rope_scaling"] = {"rope_type": "default"}  # without it they would be scaled
-        if scaling is not None:
-            config["rope_scaling"] = _scaling_keys(scaling)
-            if scaling.type == "yarn" and scaling.original_max_position_embeddings is not None:
-                # Versions of transformers take the factor from these two, and others the factor itself.
-                config[_POSITIONS] = round(scaling.factor * scaling.original_max_position_embeddings)
+        config |= to_rotary_keys(model, family)
     config[family.activation_key] = family.activations[model.activation][0]
     return config | {key: config[source] for key, source in family.repeated.items()}
-
-
-def _scaling_keys(scaling: RopeScaling) -> dict[str, Any]:
-    said = {name: getattr(scaling, name) for name in _SCALING[scaling.type]}
-    given = {name: value for name, value in said.items() if value is not None}
-    if given.get("truncate") is True:  # what all versions of transformers do
-        del given["truncate"]
-    return {"rope_type": scaling.type, **given}
-
-
-def rotary_parameters(model: ModelSpec) -> dict[str, Any]:
-    """What `rope_parameters` of newer versions of transformers say of a model."""
-    scaling = {"rope_type": "default"} if model.rope_scaling is None else _scaling_keys(model.rope_scaling)
-    return {"rope_theta": float(model.rotary_base), **scaling}
 
 
 def to_model(config: Mapping[str, Any], family: Family, place: str = "") -> dict[str, Any]:
@@ -133,10 +103,10 @@ def to_model(config: Mapping[str, Any], family: Family, place: str = "") -> dict
     Raises UserError with what we cannot represent, and with every key that is not known to change nothing.
     """
     _refuse_others(config, family, place)
-    if family.decoder is not None and family.images is not None:
-        model = _to_seeing_model(config, family.decoder, family.images)
-    else:
-        model = _to_text_model(config, family, place)
+    text, decoder, inside = _of_decoder(config, family)
+    model = _to_text_model(config, family, place) if decoder is family else to_model(text, decoder, inside)
+    if family.images is not None:
+        model |= {"vision": family.images.to_vision(config)}
     check_keys(config, keys_read(family) | family.ignored, family.name, place)
     return model
 
@@ -144,7 +114,7 @@ def to_model(config: Mapping[str, Any], family: Family, place: str = "") -> dict
 def _to_text_model(config: Mapping[str, Any], family: Family, place: str) -> dict[str, Any]:
     fields: dict[str, Any] = {"architecture": family.fixed["architecture"]}
     for field, key in family.sizes.items():
-        value = _said(config, key, family)
+        value = value_of(config, key, family)
         # Weights that are there need no other: no spread at all is for networks that start from zeros.
         if value is not None and not (field == "init_method_std" and value == 0):
             fields[field] = value
@@ -154,19 +124,19 @@ def _to_text_model(config: Mapping[str, Any], family: Family, place: str) -> dic
     if "num_layers" in fields and whole(fields["num_layers"], family.sizes["num_layers"]) > MOST_LAYERS:
         raise no_network(family.sizes["num_layers"], fields["num_layers"])
     for each in family.derived:
-        fields |= each.to_fields(lambda key: _said(config, key, family), fields)
+        fields |= each.to_fields(lambda key: value_of(config, key, family), fields)
     if family.rotary and fields.get("ffn_hidden_size") is None:
         raise UserError("config.json has no intermediate_size", code="missing_config_key")
     fields |= {
         **family.imported,
         **(_lengths(config, family.positions, family) if family.positions is not None else {}),
-        "vocab_size": _whole(_said(config, "vocab_size", family), "vocab_size"),
+        "vocab_size": _whole(value_of(config, "vocab_size", family), "vocab_size"),
         "activation": _activation(config, family, place),
-        "untie_embeddings_and_output_weights": not _said(config, "tie_word_embeddings", family),
+        "untie_embeddings_and_output_weights": not value_of(config, "tie_word_embeddings", family),
         **{field: only(value) for field, value in family.fixed.items() if only(value) is not None},
     }
     if family.rotary:
-        fields |= rotary_fields(config, family) if family.local_base is None else _rotary_of_two(config, family, place)
+        fields |= to_rotary_fields(config, family, place)
         window = fields.get("sliding_window")
         if family.global_interval is not None:
             fields |= windows(config, fields["num_layers"], window, family.global_interval, place)
@@ -174,6 +144,8 @@ def _to_text_model(config: Mapping[str, Any], family: Family, place: str) -> dic
             _refuse_mixed_layers(config, window is not None, place)
         if fields.get("sliding_window") is None:
             fields["rotary_base_local"] = None
+    if (scaling := fields.get("rope_scaling", {})).get("type") == "longrope":  # beyond, texts are written otherwise
+        fields["seq_length"] = min(fields["seq_length"], scaling["original_max_position_embeddings"])
     if offset := fields.get("position_embedding_offset"):
         fields["seq_length"] = min(fields["seq_length"], fields["max_position_embeddings"] - offset)
     known = ModelSpec.model_fields
@@ -184,17 +156,14 @@ def _to_text_model(config: Mapping[str, Any], family: Family, place: str) -> dic
 
 def in_their_words(error: SpecError, config: Mapping[str, Any], family: Family) -> UserError:
     """An error of a job made of a config.json of this family, by keys there; itself where a field came from none."""
-    place = ""
-    if family.decoder is not None and family.images is not None:
-        place = " of text_config" if family.images.nests else ""
-        config, family = family.images.to_text(config), family.decoder
+    config, family, place = _of_decoder(config, family)
     said = []
     for problem in error.problems:
         keys = {
             name: None
             for path in problem.paths
             for key in _keys_of(path.removeprefix("model.").partition(".")[0], family)
-            for name in _names(key, family)
+            for name in names_of(key, family)
             if config.get(name) is not None
         }
         if not keys:
@@ -202,7 +171,7 @@ def in_their_words(error: SpecError, config: Mapping[str, Any], family: Family) 
         values = " and ".join(f"{key}{place} is {short(config[key])}" for key in keys)
         why = re.sub(r"\w+", lambda word: next(_keys_of(word[0], family), word[0]), problem.message)
         said.append(f"config.json: {values}, which this version does not support: {why}")
-    return UserError("\n".join(said), code="unsupported_config_value")
+    return UserError("\n".join(dict.fromkeys(said)), code="unsupported_config_value")
 
 
 def _keys_of(field: str, family: Family) -> Iterator[str]:
@@ -214,10 +183,13 @@ def _keys_of(field: str, family: Family) -> Iterator[str]:
     yield from _KEYS.get(field, () if of_family is None else (of_family,))
 
 
-def merged_rates(config: Mapping[str, Any], family: Family) -> Iterator[str]:
-    """What to tell a person of values that config.json has apart and that are one field here: dropouts, which change no
-    weight and no answer, and the training that goes on.
+def import_notes(config: Mapping[str, Any], family: Family) -> Iterator[str]:
+    """What to tell a person of a config.json: of what is left out, and of values that it has apart and that are one
+    field here: dropouts, which change no weight and no answer, and the training that goes on.
     """
+    part = family.text_part
+    if part is not None and config.get(part.left_out) is not None:
+        yield f"config.json: {part.left_out} is left out: of {family.name} the decoder of text is imported"
     fields = {key: field for field, key in family.sizes.items()}
     for key, of in family.repeated.items():
         if of not in fields or key in family.aliases:
@@ -228,12 +200,14 @@ def merged_rates(config: Mapping[str, Any], family: Family) -> Iterator[str]:
             field = f"model.{fields[of]}"
             yield (
                 f"config.json: {key} is {short(apart)} and {of} is {short(taken)}, and both are {field} here, which is "
-                f"{short(_said(config, of, family))}: write another one there to train with it"
+                f"{short(value_of(config, of, family))}: write another one there to train with it"
             )
 
 
 def keys_read(family: Family) -> set[str]:
     """The keys of config.json that an import of this family understands."""
+    if family.text_part is not None:
+        return {*family.text_part.keys, family.text_part.left_out}
     if family.images is not None:
         return {*family.images.keys, *family.constants}
     return {
@@ -241,11 +215,9 @@ def keys_read(family: Family) -> set[str]:
         *(key for each in family.derived for key in each.keys),
         *("vocab_size", "tie_word_embeddings", family.activation_key),
         *((family.positions,) if family.positions is not None else ()),
-        *(_ROTARY_KEYS if family.rotary else ()),
+        *(rotary_keys_of(family) if family.rotary else ()),
         *(INTERVALS if family.global_interval is not None else ()),
-        *((_QUANTIZATION,) if family.quantizations else ()),
-        *((_LOCAL_BASE,) if family.local_base is not None else ()),
-        *((_PARTIAL,) if family.rotary and _PARTIAL_FIELD not in family.fixed else ()),
+        *((QUANTIZATION,) if family.quantizations else ()),
     }
 
 
@@ -255,28 +227,17 @@ def _to_seeing_config(model: ModelSpec, family: Family, images: ImageConfig, tex
     return {**images.to_config(model, text), **family.constants, **names}
 
 
-def _to_seeing_model(config: Mapping[str, Any], decoder: Family, images: ImageConfig) -> dict[str, Any]:
-    place = " of text_config" if images.nests else ""
-    return {**to_model(images.to_text(config), decoder, place), "vision": images.to_vision(config)}
-
-
-def _names(key: str, family: Family) -> Iterator[str]:
-    """A key, and others that stand for it."""
-    yield key
-    yield from (other for other, of in {**family.repeated, **family.aliases}.items() if of == key)
-
-
-def _said(config: Mapping[str, Any], key: str, family: Family) -> Any:
-    """What config.json says, or what transformers takes where it says nothing."""
-    for name in _names(key, family):
-        if name in config:
-            return config[name]
-    default = family.defaults.get(key)
-    return _said(config, default.key, family) if isinstance(default, SameAs) else default
+def _of_decoder(config: Mapping[str, Any], family: Family) -> tuple[Mapping[str, Any], Family, str]:
+    """What a config.json says of the decoder, the family by whose table it is read, and in words where it stands."""
+    if family.decoder is not None and family.text_part is not None:
+        return family.text_part.to_text(config), family.decoder, " of text_config"
+    if family.decoder is not None and family.images is not None:
+        return family.images.to_text(config), family.decoder, " of text_config" if family.images.nests else ""
+    return config, family, ""
 
 
 def _lengths(config: Mapping[str, Any], key: str, family: Family) -> dict[str, int]:
-    given = _said(config, key, family)
+    given = value_of(config, key, family)
     positions = _whole(family.defaults[key] if given is None else given, "the number of positions")
     return {"seq_length": min(positions, _LONGEST_SAMPLE), "max_position_embeddings": positions}
 
@@ -297,13 +258,7 @@ def to_dtype(config: Mapping[str, Any]) -> str:
 
 
 def _refuse_others(config: Mapping[str, Any], family: Family, place: str) -> None:
-    if (method := section(config, _QUANTIZATION).get("quant_method")) is not None and method in family.quantizations:
-        pass  # its weights are read
-    elif config.get(_QUANTIZATION) is not None:
-        raise UserError(
-            f"config.json: quantization_config{place} is set; quantized weights cannot be imported",
-            code="quantized_weights",
-        )
+    check_quantization(config, family.quantizations, place)
     for key, wanted in family.constants.items():
         value = config.get(key, family.defaults.get(key, wanted))
         yes_or_no = wanted is None or isinstance(wanted, bool)
@@ -354,94 +309,3 @@ def _our_activation(value: Any, key: str, family: Family, place: str) -> str:
         f"config.json: {key}{place} is {value!r}; {family.name} is imported with {known}",
         code="unsupported_config_value",
     )
-
-
-def rotary_fields(config: Mapping[str, Any], family: Family) -> dict[str, Any]:
-    """Our fields, from `rope_parameters` of newer versions of transformers, or `rope_theta` and `rope_scaling` of older
-    ones.
-    """
-    old, new = section(config, "rope_scaling"), section(config, "rope_parameters")
-    if old and new and old != new:
-        raise UserError(
-            "config.json: rope_scaling and rope_parameters are the same, but have different values: remove one",
-            code="conflicting_config_values",
-        )
-    parameters = {**old, **new} or dict(family.defaults.get(_PARAMETERS, {}))
-    base = parameters.pop(_THETA, None) or _said(config, _THETA, family) or 10000
-    if isinstance(base, bool) or not isinstance(base, int | float):
-        raise UserError(f"config.json: rope_theta is {base!r}, and not a number", code="rope_theta_not_a_number")
-    fields: dict[str, Any] = {"rotary_base": int(base) if base == base // 1 else base}
-    former, kind = parameters.pop("type", None), parameters.pop("rope_type", None)
-    kind = kind or former or "default"
-    part = parameters.pop(_PARTIAL, None)
-    if _PARTIAL_FIELD not in family.fixed:
-        fields[_PARTIAL_FIELD] = part or _said(config, _PARTIAL, family) or 1.0
-    elif (part or 1.0) != 1.0:
-        raise UserError(
-            f"config.json: only a part of each head is rotated ({_PARTIAL})", code="unsupported_partial_rotary"
-        )
-    if not isinstance(kind, str) or kind not in _SCALING:
-        raise UserError(
-            f"config.json: rotary positions of type {kind!r}; there are {', '.join(_SCALING)}",
-            code="unsupported_rope_type",
-        )
-    if "truncate" in parameters:  # transformers rounds where it is not said, and not where it is null
-        parameters["truncate"] = bool(parameters["truncate"])
-    given = {name: value for name, value in parameters.items() if value is not None}
-    if kind == "yarn" and config.get(_POSITIONS) is not None:
-        given.setdefault("original_max_position_embeddings", config[_POSITIONS])
-    other = sorted(given.keys() - set(_SCALING[kind]))
-    if other:
-        raise UserError(
-            f"config.json: rotary positions of type {kind} with {', '.join(other)}, not known here",
-            code="unknown_rope_keys",
-        )
-    return fields if kind == "default" else {**fields, "rope_scaling": {"type": kind, **given}}
-
-
-def _rotary_of_two(config: Mapping[str, Any], family: Family, place: str) -> dict[str, Any]:
-    """The same where layers with windows have frequencies of their own: those of newer versions by kind of layer."""
-    new = rotary_by_kind(config, place)
-    local = {_THETA: config.get(_LOCAL_BASE, family.local_base), **section(new, LOCAL)}
-    plain = replace(family, defaults={**family.defaults, _THETA: family.local_base})
-    fields = rotary_fields({_PARAMETERS: local}, plain)
-    if "rope_scaling" in fields:
-        raise UserError(
-            f"config.json: {_PARAMETERS}{place} scales positions in layers with a window",
-            code="unsupported_rope_scaling",
-        )
-    others = {key: value for key, value in config.items() if key not in (_PARAMETERS, TYPES)}
-    both = {**others, _PARAMETERS: section(new, GLOBAL)} if new.get(GLOBAL) else others
-    return {**rotary_fields(both, family), "rotary_base_local": fields["rotary_base"]}
-
-
-def rotary_by_kind(config: Mapping[str, Any], place: str = "") -> Mapping[str, Any]:
-    """`rope_parameters` by kind of layer. Raises UserError where they are not."""
-    found = section(config, _PARAMETERS)
-    if strange := sorted(found.keys() - {LOCAL, GLOBAL}):
-        raise UserError(
-            f"config.json: {_PARAMETERS}{place} is by kind of layer, and has {', '.join(strange)}",
-            code="unknown_rope_keys",
-        )
-    return found
-
-
-def _local_base(model: ModelSpec, family: Family) -> float:
-    """Raises UserError where layers with a window have scaled positions, which a family's have not."""
-    if model.rotary_base_local is not None or model.sliding_window is None:
-        return model.rotary_base_local or family.local_base or model.rotary_base
-    if model.rope_scaling is not None:
-        raise UserError(
-            f"model.rope_scaling scales positions in layers with a window too, and {family.name} only in the others: "
-            "write model.rotary_base_local",
-            code="network_not_exportable",
-        )
-    return model.rotary_base
-
-
-def section(config: Mapping[str, Any], key: str) -> Mapping[str, Any]:
-    """What stands under a key; nothing where it is missing. Raises UserError when it is no object."""
-    value = config.get(key)
-    if value is not None and not isinstance(value, dict):
-        raise UserError(f"config.json: {key} is {value!r} and not an object", code="config_value_not_an_object")
-    return value or {}

@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Set
+from collections.abc import Iterator, Mapping, Set
 from typing import Any
 
+from orchestrator.conversion.weight_mapping import FP8, Family, SameAs
 from orchestrator.errors import UserError
 
+QUANTIZATION = "quantization_config"
+_BLOCK = "weight_block_size"
+_OF_FP8 = {"fmt": "e4m3", "activation_scheme": "dynamic"}
+"""Keys of `quantization_config` -> the only value with which matrices in FP8 are read; one that is missing counts as
+this.
+"""
 _SHOWN = 6
 _METADATA = frozenset(
     {
@@ -57,7 +64,7 @@ _GENERATION = frozenset(
 WITHOUT_EFFECT = _METADATA | _TOKENS | _COMPUTING | _TRAINING | _GENERATION
 """Keys that change nothing of what any network computes, with any value."""
 NEUTRAL: Mapping[str, tuple[Any, ...]] = {
-    **dict.fromkeys(("quantization_config", "sliding_window", "cross_attention_hidden_size", "clip_qkv"), (None,)),
+    **dict.fromkeys((QUANTIZATION, "sliding_window", "cross_attention_hidden_size", "clip_qkv"), (None,)),
     **dict.fromkeys(("attn_logit_softcapping", "final_logit_softcapping"), (None,)),
     **dict.fromkeys(("is_encoder_decoder", "is_decoder", "add_cross_attention", "tie_encoder_decoder"), (False,)),
     **dict.fromkeys(("attention_bias", "mlp_bias", "use_sliding_window", "use_mrope", "rope_interleaved"), (False,)),
@@ -87,6 +94,37 @@ def check_keys(config: Mapping[str, Any], known: Set[str], name: str, place: str
         )
 
 
+def check_quantization(config: Mapping[str, Any], known: Set[str], place: str = "") -> None:
+    """Raises UserError where weights are quantized otherwise than by a `known` method, and as this is read."""
+    said = config.get(QUANTIZATION)
+    method = said.get("quant_method") if isinstance(said, dict) else None
+    if said is not None and method not in known:
+        raise UserError(
+            f"config.json: {QUANTIZATION}{place} is set; quantized weights cannot be imported",
+            code="quantized_weights",
+        )
+    if FP8 in known:
+        fp8_block(config, place)
+
+
+def fp8_block(config: Mapping[str, Any], place: str = "") -> tuple[int, int] | None:
+    """Rows and columns that matrices in FP8 have a scale for; None where they are not in FP8. Raises UserError where
+    these are other ones than of E4M3 with a scale of each block.
+    """
+    said = config.get(QUANTIZATION)
+    if not isinstance(said, dict) or said.get("quant_method") != FP8:
+        return None
+    place = f" of {QUANTIZATION}{place}"
+    for key, wanted in _OF_FP8.items():
+        if said.get(key, wanted) != wanted:
+            raise no_network(f"{key}{place}", said[key])
+    block = said.get(_BLOCK)
+    if not isinstance(block, list) or len(block) != 2:
+        raise no_network(f"{_BLOCK}{place}", block)
+    rows, columns = (whole(each, f"{_BLOCK}{place}") for each in block)
+    return rows, columns
+
+
 def _equal(value: Any, neutral: Any) -> bool:
     """As JSON has it, where 0 and false are not one, and 1 and 1.0 are."""
     return bool(value == neutral) and isinstance(value, bool) == isinstance(neutral, bool)
@@ -110,3 +148,26 @@ def short(value: Any) -> str:
     """A value as JSON, cut where it is long."""
     text = json.dumps(value)
     return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+def section(config: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    """What stands under a key; nothing where it is missing. Raises UserError when it is no object."""
+    value = config.get(key)
+    if value is not None and not isinstance(value, dict):
+        raise UserError(f"config.json: {key} is {value!r} and not an object", code="config_value_not_an_object")
+    return value or {}
+
+
+def value_of(config: Mapping[str, Any], key: str, family: Family) -> Any:
+    """What config.json says, or what transformers takes where it says nothing."""
+    for name in names_of(key, family):
+        if name in config:
+            return config[name]
+    default = family.defaults.get(key)
+    return value_of(config, default.key, family) if isinstance(default, SameAs) else default
+
+
+def names_of(key: str, family: Family) -> Iterator[str]:
+    """A key, and others that stand for it."""
+    yield key
+    yield from (other for other, of in {**family.repeated, **family.aliases}.items() if of == key)

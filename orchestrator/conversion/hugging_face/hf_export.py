@@ -15,7 +15,7 @@ import torch
 from orchestrator.conversion.hugging_face.adapters import adapted, adapter_of
 from orchestrator.conversion.hugging_face.config_json import to_config
 from orchestrator.conversion.hugging_face.families.registry import family_of_checkpoint
-from orchestrator.conversion.hugging_face.processor_files import image_token, token_ids, write_processor
+from orchestrator.conversion.hugging_face.images.processor_files import image_token, token_ids, write_processor
 from orchestrator.conversion.hugging_face.tokenizer_files import SpecialIds, write_tokenizer
 from orchestrator.conversion.hugging_face.transforms import TRANSFORMS
 from orchestrator.conversion.progress import progress

@@ -12,6 +12,8 @@ from typing import Any
 import torch
 from megatron.core.dist_checkpointing.core import CheckpointingConfig, save_config
 
+from orchestrator.conversion.hugging_face.config_json import read_config
+from orchestrator.conversion.hugging_face.config_keys import fp8_block
 from orchestrator.conversion.hugging_face.transforms import TRANSFORMS
 from orchestrator.conversion.progress import progress
 from orchestrator.conversion.shapes import shape_of, shapes_of_weight
@@ -35,7 +37,7 @@ def import_weights(source: Path, job: JobSpec, family: Family, target: Path, thr
     Raises UserError when the files are damaged or hold something else, OSError when there is no room.
     """
     words = vocabulary(job)
-    published = PublishedWeights(source, family)
+    published = PublishedWeights(source, family, fp8_block(read_config(source)))
     weights = list(family.weights(job.model))
     left_out = sorted(name for name in published if family.leaves_out(name, job.model))
     published.check(_their_shapes(weights, job.model, words), ignored=(*family.copies_of(job.model), *left_out))

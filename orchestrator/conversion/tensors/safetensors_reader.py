@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import NamedTuple, TypeAlias
 
 import torch
 
-from orchestrator.conversion.tensors import mxfp4
+from orchestrator.conversion.tensors import fp8, mxfp4
 from orchestrator.conversion.tensors.blobs import mapped
 from orchestrator.conversion.tensors.headers import Header, read_headers
 from orchestrator.conversion.tensors.names import ADAPTER, INDEX, SINGLE
@@ -18,16 +20,29 @@ from orchestrator.conversion.weight_mapping import MXFP4, Family
 from orchestrator.errors import UserError
 
 _DTYPES = {name: dtype for dtype, name in DTYPES.items()}
-_STORED = {**_DTYPES, mxfp4.STORED: torch.uint8}
+_STORED = {**_DTYPES, mxfp4.STORED: torch.uint8, fp8.STORED: torch.float8_e4m3fn}
 _SHOWN = 4
 _PICKLED = {".bin", ".pt", ".pth"}
+
+
+_Dequantized: TypeAlias = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+
+
+class _Quantized(NamedTuple):
+    """Two tensors that stand for one."""
+
+    numbers: Header
+    scales: Header
+    dequantized: _Dequantized
 
 
 class PublishedWeights:
     """Names are the family's, whether the files leave its base out or not. Any thread may read."""
 
-    def __init__(self, folder: Path, family: Family) -> None:
-        """Raises UserError when files are missing or damaged."""
+    def __init__(self, folder: Path, family: Family, fp8_block: tuple[int, int] | None = None) -> None:
+        """`fp8_block`: rows and columns for which matrices in FP8 have a scale. Raises UserError when files are missing
+        or damaged.
+        """
         self._folder, self.family = folder, family
         self._headers: dict[str, Header] = {}
         for path, listed in self._files().items():
@@ -44,7 +59,11 @@ class PublishedWeights:
                             f"{self._headers[name].path} and {path} both hold {name}", code="duplicate_tensor"
                         )
                     self._headers[name] = header
-        self._quantized = self._take_quantized() if MXFP4 in family.quantizations else {}
+        self._quantized: dict[str, _Quantized] = {}
+        if MXFP4 in family.quantizations:
+            self._take_mxfp4()
+        if fp8_block is not None:
+            self._take_fp8(fp8_block)
 
     def check(self, shapes: dict[str, tuple[int, ...]], ignored: Sequence[str]) -> None:
         """Raises UserError when the files hold anything else than tensors of these shapes."""
@@ -86,8 +105,9 @@ class PublishedWeights:
         quantized format. Raises UserError when that cannot be read.
         """
         if name in self._quantized:
-            blocks, scales = (self._view(header) for header in self._quantized[name])
-            return mxfp4.dequantized(blocks, scales) if at is None else mxfp4.dequantized(blocks[at], scales[at])
+            numbers, scales, dequantized = self._quantized[name]
+            parts = (self._view(numbers), self._view(scales))
+            return dequantized(*(part if at is None else part[at] for part in parts))
         whole = self._view(self._headers[name])
         return whole if at is None else whole[at]
 
@@ -103,21 +123,41 @@ class PublishedWeights:
             raise UserError(f"{header.path} has become shorter while it was read", code="file_shrank") from error
         return torch.frombuffer(content, dtype=dtype).view(header.shape)
 
-    def _take_quantized(self) -> dict[str, tuple[Header, Header]]:
+    def _take_mxfp4(self) -> None:
         """Pairs of tensors that stand for one in MXFP4, which is known by that one's name afterwards."""
-        found = {}
         for name in [each.removesuffix(mxfp4.BLOCKS) for each in self._headers if each.endswith(mxfp4.BLOCKS)]:
-            blocks, scales = (self._headers.get(f"{name}{end}") for end in (mxfp4.BLOCKS, mxfp4.SCALES))
+            keys = f"{name}{mxfp4.BLOCKS}", f"{name}{mxfp4.SCALES}"
+            blocks, scales = map(self._headers.get, keys)
             if blocks is None or scales is None or {blocks.dtype, scales.dtype} != {mxfp4.STORED}:
                 continue  # what is no such pair is refused as a weight that the family does not have
             shape = mxfp4.shape_of(blocks.shape, scales.shape)
-            if shape is None or name in self._headers:
+            if shape is not None and name not in self._headers:
+                self._take(name, keys, shape, mxfp4.DTYPE, mxfp4.dequantized)
+
+    def _take_fp8(self, block: tuple[int, int]) -> None:
+        """Matrices in FP8, each with its scales. Raises UserError where these cannot be multiplied with."""
+        for name in [each.removesuffix(fp8.SCALES) for each in self._headers if each.endswith(fp8.SCALES)]:
+            keys = name, f"{name}{fp8.SCALES}"
+            matrix, scales = self._headers.get(name), self._headers[keys[1]]
+            if matrix is None or (matrix.dtype, scales.dtype) != (fp8.STORED, fp8.STORED_SCALES):
                 continue
-            del self._headers[f"{name}{mxfp4.BLOCKS}"], self._headers[f"{name}{mxfp4.SCALES}"]
-            size = math.prod(shape) * _DTYPES[mxfp4.DTYPE].itemsize
-            self._headers[name] = Header(blocks.path, name, shape, mxfp4.DTYPE, blocks.offset, size)
-            found[name] = blocks, scales
-        return found
+            if not fp8.fits(matrix.shape, scales.shape, block):
+                continue
+            if not fp8.are_usable(self._view(scales)):
+                raise UserError(
+                    f"{scales.path} is damaged: {scales.name} has numbers that scale no weights",
+                    code="unusable_scales",
+                )
+            self._take(name, keys, matrix.shape, fp8.DTYPE, functools.partial(fp8.dequantized, block=block))
+
+    def _take(
+        self, name: str, keys: tuple[str, str], shape: tuple[int, ...], dtype: str, dequantized: _Dequantized
+    ) -> None:
+        """Know the tensors of two keys, numbers and scales, as one."""
+        numbers, scales = map(self._headers.pop, keys)
+        size = math.prod(shape) * _DTYPES[dtype].itemsize
+        self._headers[name] = Header(numbers.path, name, shape, dtype, numbers.offset, size)
+        self._quantized[name] = _Quantized(numbers, scales, dequantized)
 
     def _full_name(self, name: str) -> str:
         base = self.family.base

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 import torch
+from torch.nn import functional
 
 from orchestrator.inference.generation.cache import Cache, Keeps, Rotation, keep_keys_and_values
 from orchestrator.inference.images import batch_of_images
@@ -141,7 +142,9 @@ class DecoderRunner:
         return found
 
     def _all_angles(self, columns: int) -> Rotation | None:
-        return all_angles(self._module, columns)
+        """The cache is of texts that are as long, to their frequencies, as the network's own samples."""
+        scaling, length = self._network.job.model.rope_scaling, self._network.job.model.seq_length
+        return all_angles(self._module, columns, (1, None) if scaling is None else scaling.lengths_like(length))
 
     def _rotation(self, positions: torch.Tensor) -> Rotation | None:
         return None if self._angles is None else at_positions(self._angles, positions)
@@ -152,13 +155,17 @@ def at_places(hidden: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
     return hidden[places, torch.arange(hidden.size(1), device=places.device)]
 
 
-def all_angles(module: Any, columns: int) -> Rotation | None:
+def all_angles(module: Any, columns: int, lengths: tuple[int, int | None] = (1, None)) -> Rotation | None:
     """Cosines and sines of every position, [columns, r], as `rotate` takes them; None where they are not rotary. Of two
-    kinds of layers one behind the other, [2, columns, r].
+    kinds of layers one behind the other, [2, columns, r]. `lengths`: of the shortest and the longest text whose they
+    are; nothing is at positions behind the latter.
     """
     if not hasattr(module, "rotary_pos_emb"):  # megatron-core's, and our T5, have it only where it is needed
         return None
-    return cosines_and_sines(module.rotary_pos_emb(columns)[..., 0, 0, :], module.config.params_dtype)
+    least, most = lengths
+    angles = module.rotary_pos_emb(max(columns, least) if most is None else min(columns, most))[..., 0, 0, :]
+    behind = max(columns - angles.size(-2), 0)
+    return cosines_and_sines(functional.pad(angles, (0, 0, 0, behind)), module.config.params_dtype)
 
 
 def cosines_and_sines(angles: torch.Tensor, dtype: torch.dtype) -> Rotation:

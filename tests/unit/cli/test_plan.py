@@ -9,9 +9,12 @@ from typing import Any
 import pytest
 from rich.console import Console
 from support.shipped import SHIPPED
+from support.training import make_run
 
 from orchestrator.api.planned_job import judge_files
 from orchestrator.cli.jobs.tables.plan_tables import tables
+from orchestrator.run_directory.checkpoints.commit_markers import write_commit
+from orchestrator.spec.loading import load_job
 
 SEED = """\
 name: seed
@@ -340,3 +343,18 @@ def test_every_shipped_job_has_a_plan(orchestrator: Any, job: Path) -> None:
     assert (finished.code, finished.err) == (0, "")
     assert "Pipeline stages" in finished.out
     assert orchestrator("validate", job, "--json").json["ok"] is True
+
+
+def test_weights_to_begin_with_are_exported_as_what_they_came_as(
+    orchestrator: Any, job_file: Path, tmp_path: Path
+) -> None:
+    """Of two families that its network is of, from a checkpoint and from a run that has it; else as the first."""
+    for name, family, shown in (("phi", "Phi-3", "Phi-3"), ("other", "Gemma", "Llama"), ("trained", None, "Llama")):
+        run = make_run(tmp_path / name, load_job([job_file]).job)
+        run.checkpoint(0).mkdir(parents=True)
+        write_commit(run.checkpoint(0), iteration=0, consumed_samples=0, files={}, family=family)
+        for place in (run.path, run.checkpoint(0)):
+            for command in ("plan", "validate"):
+                begun = ("--set", f"checkpoint.pretrained={place}")
+                said = " ".join(orchestrator(command, job_file, *begun).out.split())
+                assert f"exports as {shown} (Hugging Face)" in said

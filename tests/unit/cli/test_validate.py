@@ -50,10 +50,10 @@ NOT_EXPORTED = {
 """Shipped jobs that are exported as no Hugging Face model, and fields that stand in the way."""
 
 
-def test_every_shipped_decoder_but_those_of_benchmarks_can_be_exported() -> None:
+def test_every_shipped_decoder_but_those_of_benchmarks_can_be_exported(tmp_path: Path) -> None:
     paths = [path for path in SHIPPED.values() if path.parent.name == "jobs"]
     decoders = [job for path in paths if (job := load_job([path]).job).model.architecture not in ("bert", "t5")]
-    assert {job.name: exported_as(job) for job in decoders} == {
+    assert {job.name: exported_as(job, tmp_path) for job in decoders} == {
         name: f"{family} (Hugging Face)" for name, family in DECODERS.items()
     }
 

@@ -200,24 +200,32 @@ def make(folder: Path, *names: str, models: Mapping[str, Any] | None = None) -> 
         theirs.save_pretrained(folder / name / "theirs", max_shard_size="30KB")
         if packed:
             _replace_packed(folder / name / "theirs", packed)
-        found = read_config(folder / name / "theirs")
         if own_output:
+            found = read_config(folder / name / "theirs")
             found["tie_word_embeddings"] = False
             (folder / name / "theirs" / "config.json").write_text(json.dumps(found))
-        family = family_of_folder(folder / name / "theirs")
-        model = to_model(found, family)
-        hybrid = model.get("architecture") == "mamba"
-        job = JobSpec.model_validate(
-            {
-                **{"name": name, "model": model, "data": {"random_tokens": True}},
-                **{"batch": {"global_batch_size": 2}, "optimizer": {"lr": 1e-5}, "schedule": {"train_iters": 1}},
-                # A rule keeps hybrids off the CPU; it does not know the stubs of `layout_program`.
-                **{"precision": {"dtype": "fp32"}, "runtime": {} if hybrid else {"device": "cpu"}},
-            }
-        )
-        run = RunDir(_made(folder / name / "run"))
-        run.path.joinpath("resolved.json").write_text(dump_resolved(job))
-        import_weights(folder / name / "theirs", job, family, run.checkpoint(0), threads=2)
+        import_saved(folder / name)
+
+
+def import_saved(home: Path) -> RunDir:
+    """Import `theirs` of a folder as its `run`. Raises UserError where that is refused."""
+    family = family_of_folder(home / "theirs")
+    model = to_model(read_config(home / "theirs"), family)
+    if home.name in ("phi3-longrope-long", "phi4-mini"):
+        model["seq_length"] = LENGTH
+    hybrid = model.get("architecture") == "mamba"
+    job = JobSpec.model_validate(
+        {
+            **{"name": home.name, "model": model, "data": {"random_tokens": True}},
+            **{"batch": {"global_batch_size": 2}, "optimizer": {"lr": 1e-5}, "schedule": {"train_iters": 1}},
+            # A rule keeps hybrids off the CPU; it does not know the stubs of `layout_program`.
+            **{"precision": {"dtype": "fp32"}, "runtime": {} if hybrid else {"device": "cpu"}},
+        }
+    )
+    run = RunDir(_made(home / "run"))
+    run.path.joinpath("resolved.json").write_text(dump_resolved(job))
+    import_weights(home / "theirs", job, family, run.checkpoint(0), threads=2)
+    return run
 
 
 def _packed(model: Any) -> dict[str, torch.Tensor]:

@@ -35,6 +35,13 @@ LLAMA3 = {
     **{"rope_type": "llama3", "rope_theta": 500000.0, "factor": 4.0, "original_max_position_embeddings": 16},
     **{"low_freq_factor": 1.0, "high_freq_factor": 4.0},
 }
+LONGROPE = {
+    "rope_parameters": {
+        **{"rope_type": "longrope", "rope_theta": 10000.0, "short_factor": [1.0, 1.5, 2.0, 3.0]},
+        "long_factor": [2.0, 5.0, 9.0, 17.0],
+    }
+}
+"""Of heads of 8."""
 LLAMA4 = {
     **{"head_dim": 16, "intermediate_size": 40, "intermediate_size_mlp": 56, "num_local_experts": 4},
     **{"floor_scale": 3, "attn_scale": 0.7, "attention_chunk_size": 32, "pad_token_id": None},
@@ -297,6 +304,22 @@ def configurations() -> dict[str, Any]:
                 "full_attention": {"rope_type": "linear", "rope_theta": 500.0, "factor": 2.0},
                 "sliding_attention": {"rope_type": "default", "rope_theta": 100.0},
             },
+        ),
+        # Last, so that the others keep their random numbers.
+        "phi3-longrope": transformers.Phi3Config(
+            **SIZES, **LONGROPE, original_max_position_embeddings=32, pad_token_id=0
+        ),
+        "phi3-longrope-long": transformers.Phi3Config(
+            **SIZES, **LONGROPE, original_max_position_embeddings=12, pad_token_id=0
+        ),
+        "phi4-mini": transformers.Phi3Config(
+            **SIZES,
+            rope_parameters={
+                **{"rope_type": "longrope", "rope_theta": 10000.0, "partial_rotary_factor": 0.5},
+                **{"short_factor": [1.0, 1.5], "long_factor": [2.0, 5.0]},
+            },
+            original_max_position_embeddings=12,
+            pad_token_id=0,
         ),
     }
 

@@ -77,8 +77,8 @@ def test_weights_of_some_layers_name_their_block() -> None:
 
 def test_a_family_is_listed_under_its_kind_alone() -> None:
     """Whatever else a model has, families of other kinds are further from it: they are not looked at."""
-    kinds = {family.name: kind_of(family) for family in families()}
-    listed = [(family.name, kind) for kind in set(kinds.values()) for family in families_of(kind)]
+    kinds = {(family.name, family.model_type): kind_of(family) for family in families()}
+    listed = [((each.name, each.model_type), kind) for kind in set(kinds.values()) for each in families_of(kind)]
     assert sorted(listed) == sorted(kinds.items())
 
 

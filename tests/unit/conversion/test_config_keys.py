@@ -18,11 +18,11 @@ from support.refused import refused
 
 from orchestrator import plain_megatron  # noqa: F401 - before anything that imports megatron-core
 from orchestrator.cli.main import main
-from orchestrator.conversion.hugging_face.config_json import keys_read, merged_rates, to_model
+from orchestrator.conversion.hugging_face.config_json import import_notes, keys_read, to_model
 from orchestrator.conversion.hugging_face.config_keys import NEUTRAL, WITHOUT_EFFECT
 from orchestrator.conversion.hugging_face.families.registry import families, family_of_folder, family_of_type
-from orchestrator.conversion.hugging_face.native_resolution import KEYS_READ as NATIVE_KEYS
-from orchestrator.conversion.hugging_face.vision import CLIP, KEYS_READ, SIGLIP
+from orchestrator.conversion.hugging_face.images.native_resolution import KEYS_READ as NATIVE_KEYS
+from orchestrator.conversion.hugging_face.images.vision import CLIP, KEYS_READ, SIGLIP
 from orchestrator.conversion.weight_mapping import Family
 from orchestrator.spec.loading import load_text
 from tests.unit.conversion.published_configurations import PUBLISHED
@@ -80,7 +80,7 @@ def test_every_attribute_of_the_class_is_known(family: Family) -> None:
     config = configuration(family)
     known = WITHOUT_EFFECT | NEUTRAL.keys()
     assert attributes(config) - known - keys_read(family) - family.ignored == set()
-    if family.decoder is not None:
+    if family.images is not None:
         known_of = {each.model_type: KEYS_READ | each.ignored for each in (CLIP, SIGLIP)}
         read = known_of.get(config.vision_config.model_type, NATIVE_KEYS)
         assert attributes(config.vision_config) - known - read == {"model_type"} - known
@@ -138,6 +138,8 @@ VALUES = st.none() | st.booleans() | st.integers(0, 3) | st.floats(allow_nan=Fal
 )
 def test_an_unknown_key_is_refused_by_name(family: Family, key: str, value: Any, place: str) -> None:
     config = copy.deepcopy(defaults()[family.name])
+    if family.text_part is not None and place == family.text_part.left_out:
+        return
     part = config.get(place, config)
     known = part.keys() | keys_read(family) | family.ignored | WITHOUT_EFFECT | NEUTRAL.keys()
     if family.decoder is not None:
@@ -319,6 +321,7 @@ def test_the_command_refuses_it(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert not (tmp_path / "runs").exists()
 
 
+LONGROPE = {"type": "longrope", "short_factor": [1.0] * 48, "long_factor": [2.0] * 48}
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 4096, "beta_fast": 1, "beta_slow": 2}
 """Whose frequencies are in no order."""
 
@@ -332,6 +335,22 @@ YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 
         ("Qwen 3 with experts", {"num_experts_per_tok": 1, "norm_topk_prob": True}, "1 and norm_topk_prob is true, "),
         ("Mixtral", {"num_experts_per_tok": 9}, "num_experts_per_tok is 9 and num_local_experts is 8, "),
         ("GLM-4", {"rope_parameters": None, "partial_rotary_factor": 0.01}, "partial_rotary_factor = 128 · 0.01"),
+        (
+            "Phi-3",
+            {"rope_parameters": None, "rope_scaling": {**LONGROPE, "long_factor": [1.0] * 47}},
+            "long_factor needs a number for each of the 48",
+        ),
+        ("Phi-3", {"rope_parameters": None, "rope_scaling": {**LONGROPE, "short_factor": "x"}}, '"short_factor": "x"'),
+        (
+            "Phi-3",
+            {"rope_parameters": None, "rope_scaling": LONGROPE, "partial_rotary_factor": 0.75},
+            "long_factor needs a number for each of the 36",
+        ),
+        (
+            "Phi-3",
+            {"rope_parameters": None, "rope_scaling": LONGROPE, "original_max_position_embeddings": "x"},
+            'max_position_embeddings is "x"',
+        ),
         ("SmolLM3", {"rope_parameters": None, "rope_scaling": YARN}, '"yarn", "factor": 4.0, "original_max_po'),
         ("Gemma 3", {"rope_parameters": {"full_attention": YARN}}, 'rope_parameters is {"full_attention": {"rope'),
         ("Qwen3-Next", {"shared_expert_intermediate_size": 0}, "shared_expert_intermediate_size is 0, "),
@@ -357,14 +376,16 @@ def test_two_dropouts_become_one_aloud(said: dict[str, float]) -> None:
     config = {"vocab_size": 32, "n_embd": 16, "n_layer": 2, "n_head": 2, **said}
     theirs = transformers.GPT2Config(**config)
     family = family_of_type("gpt2")
-    notes = list(merged_rates(config, family))
+    notes = list(import_notes(config, family))
     assert bool(notes) is (theirs.embd_pdrop != theirs.resid_pdrop)
     assert not notes or "model.hidden_dropout" in notes[0]
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
-def test_nothing_is_said_of_published_files(name: str) -> None:
-    assert not list(merged_rates(PUBLISHED[name], family_of_type(PUBLISHED[name]["model_type"])))
+def test_nothing_is_said_of_published_files_but_what_is_left_out(name: str) -> None:
+    family = family_of_type(PUBLISHED[name]["model_type"])
+    said = [note.partition(" is ")[0] for note in import_notes(PUBLISHED[name], family)]
+    assert said == ([] if family.text_part is None else [f"config.json: {family.text_part.left_out}"])
 
 
 def test_the_command_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -22,8 +22,8 @@ from orchestrator.conversion.hugging_face.families.registry import (
     mismatches,
     nearest_family,
 )
-from orchestrator.conversion.hugging_face.processor_files import write_processor
-from orchestrator.conversion.hugging_face.processor_values import refuse_other_pixels
+from orchestrator.conversion.hugging_face.images.processor_files import write_processor
+from orchestrator.conversion.hugging_face.images.processor_values import refuse_other_pixels
 from orchestrator.conversion.tensors.names import SINGLE
 from orchestrator.conversion.tensors.safetensors_reader import PublishedWeights
 from orchestrator.spec.loading import load_text

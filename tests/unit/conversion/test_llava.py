@@ -16,8 +16,8 @@ from orchestrator import plain_megatron  # noqa: F401 - before anything that imp
 from orchestrator.conversion.hugging_face.config_json import to_config, to_model
 from orchestrator.conversion.hugging_face.families.image_models.llava import LLAVA
 from orchestrator.conversion.hugging_face.families.registry import family_of_folder, family_of_model, nearest_family
-from orchestrator.conversion.hugging_face.processor_files import write_processor
-from orchestrator.conversion.hugging_face.processor_values import image_token_note, refuse_other_pixels
+from orchestrator.conversion.hugging_face.images.processor_files import write_processor
+from orchestrator.conversion.hugging_face.images.processor_values import image_token_note, refuse_other_pixels
 from orchestrator.conversion.tensors.names import SINGLE
 from orchestrator.conversion.tensors.safetensors_reader import PublishedWeights
 from orchestrator.spec.loading import load_text

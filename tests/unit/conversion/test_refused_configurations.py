@@ -27,8 +27,8 @@ GLM = {"model_type": "glm4_moe", "first_k_dense_replace": 0}
     [
         ({"model_type": "phimoe"}, ("unsupported_model_type", "phimoe")),
         (
-            {"model_type": "phi3", "rope_scaling": {"type": "longrope", "short_factor": [1.0]}},
-            ("unsupported_rope_type", "longrope"),
+            {"model_type": "phi3", "rope_scaling": {"type": "su", "short_factor": [1.0]}},
+            ("unsupported_rope_type", "su"),
         ),
         (
             {"model_type": "stablelm", "use_parallel_residual": True},
@@ -213,3 +213,17 @@ def test_what_config_json_cannot_say_is_refused(preset: str, more: dict[str, Any
     model = job_of({"preset": preset, **more}).model
     with refused(*refusal):
         to_config(model, family_of_model(model), 100)
+
+
+@pytest.mark.parametrize("names", [(), ("transformer.h.0.input_layernorm.weight",)])
+def test_falcon_rw_is_refused_by_its_positions(names: tuple[str, ...]) -> None:
+    """By its published config.json, whether names of weights tell its family or not."""
+    config = {
+        **{"model_type": "falcon", "alibi": True, "architectures": ["FalconForCausalLM"], "attention_dropout": 0.0},
+        **{"apply_residual_connection_post_layernorm": False, "bias": True, "bos_token_id": 1, "eos_token_id": 2},
+        **{"hidden_dropout": 0.0, "hidden_size": 2048, "initializer_range": 0.02, "layer_norm_epsilon": 1e-5},
+        **{"multi_query": False, "new_decoder_architecture": False, "num_attention_heads": 32},
+        **{"num_hidden_layers": 24, "parallel_attn": False, "vocab_size": 50304, "torch_dtype": "bfloat16"},
+    }
+    with refused("unsupported_config_value", "alibi", "true"):
+        to_model(config, family_of_type("falcon", names))

@@ -78,6 +78,22 @@ def test_a_prompt_that_leaves_no_room_is_to_be_shortened(length: int) -> None:
         model.logits([[5] * 33])
 
 
+@pytest.mark.parametrize("length", [16, 17, 64])
+def test_texts_stay_on_one_side_of_longrope_s_switch(length: int) -> None:
+    """On that of the samples: what is kept of a text is rotated by the frequencies of one."""
+    factors = {"short_factor": [1] * 4, "long_factor": [2] * 4, "original_max_position_embeddings": 16}
+    scaling = {"type": "longrope", "factor": 4, **factors}
+    model = model_of({"rope_scaling": scaling, "seq_length": length, "vocab_size": 300}, {"random_tokens": True})
+    if length == 16:
+        assert len(model.requests([[5] * 10], {"max_new_tokens": 6})) == 1
+        with refused("sequence_too_long", "10 prompt tokens + 7 new ones", "at most 16"):
+            model.requests([[5] * 10], {"max_new_tokens": 7})
+        return
+    assert len(model.requests([[5] * 17], {"max_new_tokens": 100})) == 1
+    with refused("sequence_too_short", "16 tokens", "17 or more"):
+        model.requests([[5] * 16], {"max_new_tokens": 1})
+
+
 def test_a_text_has_a_greatest_length_and_a_batch_a_least(tmp_path: Path) -> None:
     model = model_with(tmp_path)
     assert model.longest is None

@@ -21,10 +21,10 @@ def found(ranks: Ranks, tmp_path_factory: pytest.TempPathFactory) -> dict[str, d
     return answer
 
 
-@pytest.mark.parametrize("model", ["gpt2", "llama", "mistral", "deepseek", "t5"])
+@pytest.mark.parametrize("model", ["gpt2", "llama", "mistral", "deepseek", "longrope", "t5"])
 def test_greedy_and_beam_search_write_the_same_tokens(found: dict[str, dict[str, Any]], model: str) -> None:
-    """Learned, rotary and relative positions, grouped queries, a sliding window, latents, an encoder; prompts of one to
-    twenty tokens in one batch."""
+    """Learned, rotary, scaled and relative positions, grouped queries, a sliding window, latents, an encoder; prompts
+    of one to twenty tokens in one batch."""
     for search in ("greedy", "beams 4", "beams 20"):
         entry = found["searches"][f"{model}, {search}"]
         assert (entry["prompts"], entry["differ"]) == (60, 0), (search, entry)

@@ -57,6 +57,13 @@ CONFIGURATIONS: dict[str, Any] = {
             **{"mscale": 1.0, "mscale_all_dim": 0.5},
         },
     ),
+    "longrope": lambda: transformers.Phi3Config(
+        **{**SIZES, "original_max_position_embeddings": 32},
+        rope_parameters={
+            **{"rope_type": "longrope", "rope_theta": 10000.0, "short_factor": [1.0, 1.5, 2.0, 3.0]},
+            "long_factor": [2.0, 5.0, 9.0, 17.0],
+        },
+    ),
     "t5": lambda: transformers.T5Config(**T5, pad_token_id=0),
 }
 SEARCHES: dict[str, dict[str, Any]] = {

@@ -28,7 +28,7 @@ from orchestrator.models.blocks.grouped_query_attention.rope_scaling import Rope
 from orchestrator.planning.vocabulary import Vocabulary
 from orchestrator.runtime import megatron_compat
 from orchestrator.runtime.layers.attention import scores
-from orchestrator.runtime.layers.attention.rotary_frequencies import scaled_frequencies
+from orchestrator.runtime.layers.attention.rotary_frequencies import divided, scaled_frequencies
 from orchestrator.runtime.network.model import build_chunks, transformer_config
 from orchestrator.runtime.processes.device import select_device
 from orchestrator.runtime.processes.process_groups import seed_everything, start_process_groups, stop_process_groups
@@ -355,7 +355,7 @@ def frequencies(cases: int) -> dict[str, float]:
     draw = random.Random(3)
     differences = {"frequencies": 0.0, "factor": 0.0}
     for number in range(cases):
-        kind = ("linear", "llama3", "yarn")[number % 3]
+        kind = ("linear", "llama3", "yarn", "longrope")[number % 4]
         scaling: dict[str, Any] = {"factor": draw.choice([1.0, 2.0, 7.5, 40.0])}
         if kind != "linear":
             scaling["original_max_position_embeddings"] = draw.choice([64, 4096, 100_000])
@@ -365,6 +365,11 @@ def frequencies(cases: int) -> dict[str, float]:
             scaling |= {"beta_fast": draw.choice([16.0, 32.0]), "beta_slow": draw.choice([1.0, 3.0])}
             scaling |= draw.choice([{}, {"attention_factor": 1.3}])
         base, width = draw.choice([10000, 500, 1_000_000]), draw.choice([8, 64, 128, 256])
+        if kind == "longrope":
+            scaling |= {
+                f"{side}_factor": [draw.uniform(1, 60) for _ in range(width // 2)] for side in ("short", "long")
+            }
+            scaling |= draw.choice([{}, {"attention_factor": 1.3}])
         config = transformers.LlamaConfig(
             hidden_size=4 * width,
             num_attention_heads=4,
@@ -374,6 +379,9 @@ def frequencies(cases: int) -> dict[str, float]:
         plain = 1.0 / base ** (torch.arange(0, width, 2, dtype=torch.float32) / width)
         ours = RopeScaling(type=kind, **scaling)
         found = scaled_frequencies(plain, base, ours)
+        if kind == "longrope":
+            longer, _ = ROPE_INIT_FUNCTIONS[kind](config, "cpu", seq_len=ours.lengths_like(1)[1] + 1)
+            expected, found = torch.cat([expected, longer]), torch.cat([found, divided(plain, ours.long_factor)])
         differences["frequencies"] = max(differences["frequencies"], (found / expected - 1).abs().max().item())
         differences["factor"] = max(differences["factor"], abs(attention_factor(ours) - factor))
     return differences

@@ -12,8 +12,11 @@ from support.problems import problems_of
 from orchestrator.spec.loading import load_text
 
 FIGURES = st.sampled_from((0.5, 1.0, 4.0, 32.0))
+PAIRS = 16
+"""Of channels of a head."""
+FACTORS = st.sampled_from(([1.0] * PAIRS, [2.5] * PAIRS, [1.0] * 8))
 SCALINGS = st.fixed_dictionaries(
-    {"type": st.sampled_from(("linear", "llama3", "yarn")), "factor": st.sampled_from((1, 8, 2.5))},
+    {"type": st.sampled_from(("linear", "llama3", "yarn", "longrope")), "factor": st.sampled_from((1, 8, 2.5))},
     optional={
         "original_max_position_embeddings": st.sampled_from((1, 8192)),
         "low_freq_factor": FIGURES,
@@ -21,6 +24,8 @@ SCALINGS = st.fixed_dictionaries(
         "beta_fast": FIGURES,
         "beta_slow": FIGURES,
         "attention_factor": FIGURES,
+        "short_factor": FACTORS,
+        "long_factor": FACTORS,
     },
 )
 MODELS = st.fixed_dictionaries(
@@ -35,7 +40,12 @@ MODELS = st.fixed_dictionaries(
     },
 )
 DEFAULTS = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "beta_fast": 32.0, "beta_slow": 1.0}
-OWN = {"linear": (), "llama3": ("low_freq_factor", "high_freq_factor"), "yarn": ("beta_slow", "beta_fast")}
+OWN = {
+    "linear": (),
+    "longrope": (),
+    "llama3": ("low_freq_factor", "high_freq_factor"),
+    "yarn": ("beta_slow", "beta_fast"),
+}
 
 
 def problems(small: Any, model: dict[str, Any]) -> list[Any]:
@@ -61,7 +71,13 @@ def is_legal(model: dict[str, Any]) -> bool:
     figures, own = DEFAULTS | scaling, OWN[scaling["type"]]
     if any(figures[name] != value and name not in own for name, value in DEFAULTS.items()):
         return False
-    if "attention_factor" in scaling and scaling["type"] != "yarn":
+    if "attention_factor" in scaling and scaling["type"] not in ("yarn", "longrope"):
+        return False
+    both = [scaling.get(name) for name in ("short_factor", "long_factor")]
+    if scaling["type"] == "longrope":
+        is_long = scaling.get("original_max_position_embeddings", 1) > 1
+        return is_long and not part and all(each is not None and len(each) == PAIRS for each in both)
+    if both != [None, None]:
         return False
     if not own:
         return True
@@ -84,6 +100,20 @@ def test_variants_are_legal_when_they_mean_something(small: Any, model: dict[str
 REFUSED: dict[tuple[str, ...], list[str]] = {
     ("model={rope_scaling: {type: llama3, factor: 8}}",): ["rope_scaling model.rope_scaling"],
     ("model={rope_scaling: {type: linear, factor: 2, beta_fast: 9}}",): ["rope_scaling model.rope_scaling.beta_fast"],
+    (
+        "model={rope_scaling: {type: longrope, factor: 2, original_max_position_embeddings: 64, short_factor: [1, 2]}}",
+    ): [
+        "longrope model.rope_scaling.short_factor",
+        "longrope model.rope_scaling.long_factor",
+    ],
+    ("model={rope_scaling: {type: longrope, factor: 2, original_max_position_embeddings: 1}}",): [
+        "longrope model.rope_scaling.short_factor",
+        "longrope model.rope_scaling.long_factor",
+        "longrope model.rope_scaling.original_max_position_embeddings",
+    ],
+    ("model={rope_scaling: {type: yarn, factor: 2, original_max_position_embeddings: 64, long_factor: [1]}}",): [
+        "rope_scaling model.rope_scaling.long_factor"
+    ],
     ("model={rope_scaling: {type: linear, factor: 0.5}}",): ["out_of_range model.rope_scaling.factor"],
     ("model={rope_scaling: {type: ntk, factor: 2}}",): ["unknown_choice model.rope_scaling.type"],
     ("model={sliding_window: 8, window_attn_skip_freq: [1, 0]}",): [

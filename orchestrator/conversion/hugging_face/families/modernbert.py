@@ -7,15 +7,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from orchestrator.conversion.hugging_face.config_json import (
-    rotary_by_kind,
-    rotary_fields,
-    rotary_parameters,
-    section,
-)
-from orchestrator.conversion.hugging_face.config_keys import no_network, whole
+from orchestrator.conversion.hugging_face.config_keys import no_network, section, whole
 from orchestrator.conversion.hugging_face.families.llama import FIXED, LLAMA
 from orchestrator.conversion.hugging_face.layer_types import GLOBAL, LOCAL, TYPES, layer_types, windows_of
+from orchestrator.conversion.hugging_face.rotary import rotary_by_kind, rotary_fields, rotary_parameters
 from orchestrator.conversion.weight_mapping import ENCODER, Derived, Family, Said
 from orchestrator.models.blocks.weights import Rule
 from orchestrator.spec.model import ModelSpec

@@ -45,10 +45,8 @@ PHI3 = replace(
     defaults={
         **DEFAULTS,
         **{"num_key_value_heads": SameAs("num_attention_heads"), "rms_norm_eps": 1e-5, "resid_pdrop": 0.0},
-        **{"max_position_embeddings": 4096},
+        **{"max_position_embeddings": 4096, "original_max_position_embeddings": 4096},
     },
     written={"pad_token_id": None},  # by default a token that a smaller vocabulary does not have
     repeated={"embd_pdrop": "resid_pdrop"},
-    # The length before longrope, which is refused.
-    ignored=frozenset({"original_max_position_embeddings"}),
 )

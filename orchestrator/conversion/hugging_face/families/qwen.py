@@ -23,6 +23,7 @@ from orchestrator.conversion.hugging_face.families.mixture_of_experts.mixtral im
 )
 from orchestrator.conversion.hugging_face.layer_types import SWITCHED_WINDOWS
 from orchestrator.conversion.hugging_face.routing import LISTED_LAYERS, NORMALIZED_SOFTMAX, WIDTHS
+from orchestrator.conversion.weight_mapping import FP8
 from orchestrator.models.blocks.weights import Rule
 
 QKV_BIAS = Rule(
@@ -61,6 +62,7 @@ QWEN3 = replace(
     fixed={**_FIXED, "qk_layernorm": True},
     constants={"attention_bias": False},
     defaults={**QWEN2.defaults, "head_dim": 128},
+    quantizations=frozenset({FP8}),
 )
 
 _MLP = "model.layers.{n}.mlp."

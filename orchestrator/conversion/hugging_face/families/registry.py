@@ -8,12 +8,13 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from orchestrator.conversion.hugging_face.config_json import read_config, section
+from orchestrator.conversion.hugging_face.config_json import read_config
+from orchestrator.conversion.hugging_face.config_keys import section
 from orchestrator.conversion.tensors.names import names_in
 from orchestrator.conversion.weight_mapping import Family, OneOf
 from orchestrator.errors import UserError
 from orchestrator.fields.base import Section
-from orchestrator.run_directory.checkpoints.commit_markers import read_commit
+from orchestrator.run_directory.checkpoints.commit_markers import Commit, read_commit
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.model import ModelSpec
 
@@ -42,7 +43,7 @@ _MODULES = (
     ("mixture_of_experts.glm", _EXPERTS, "GLM4_MOE"),
     ("gpt2", _GPT, "GPT2"),
     ("gemma", _GPT, "GEMMA GEMMA2 GEMMA3"),
-    ("mixture_of_experts.llama4", _EXPERTS, "LLAMA4"),
+    ("mixture_of_experts.llama4", _EXPERTS, "LLAMA4 LLAMA4_PUBLISHED"),
     ("phi", _GPT, "PHI3"),
     ("starcoder", _GPT, "STARCODER2"),
     ("stablelm", _GPT, "STABLELM STABLELM_ONE_NORM"),
@@ -143,9 +144,14 @@ def family_of_job(job: JobSpec) -> Family:
 def family_of_checkpoint(checkpoint: Path, job: JobSpec) -> Family:
     """The same, but of several families that the model is of the one that its weights were imported as."""
     first, commit = family_of_job(job), read_commit(checkpoint)
+    return family_imported_as(job.model, commit) or first
+
+
+def family_imported_as(model: ModelSpec, commit: Commit | None) -> Family | None:
+    """The family that the weights of a checkpoint were imported as, at first; None where the model is not of it."""
     of = None if commit is None else commit.imported_as
-    of_kind = families_of(_kind_of(job.model))
-    return next((each for each in of_kind if each.name == of and not mismatches(job.model, each)), first)
+    named = (each for each in families_of(_kind_of(model)) if each.name == of)
+    return next((each for each in named if not mismatches(model, each)), None)
 
 
 def family_of_model(model: ModelSpec) -> Family:

@@ -248,8 +248,8 @@ class GroupedQueryAttentionSpec(Section):
 
     @property
     def rotated_query_factor(self) -> float:
-        """What the rotated channels of queries are multiplied by for YaRN, where these are not all channels of all
-        layers; where they are, 1: the scores are multiplied by it.
+        """What the rotated channels of queries are multiplied by for YaRN and LongRoPE, where these are not all
+        channels of all layers; where they are, 1: the scores are multiplied by it.
         """
         whole = self.rotary_percent == 1.0 and not self.rotates_by_layer
         return 1.0 if whole else attention_factor(self.rope_scaling) ** 2

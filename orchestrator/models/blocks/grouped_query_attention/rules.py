@@ -37,15 +37,19 @@ QK_NORM, SCOPE = "model.qk_layernorm", "model.qk_layernorm_scope"
 GATE = "model.attention_output_gate"
 SOFTMAX = "model.softmax_type"
 WINDOW, SKIP = "model.sliding_window", "model.window_attn_skip_freq"
-_ONLY_FOR = {
-    "low_freq_factor": "llama3",
-    "high_freq_factor": "llama3",
-    "beta_fast": "yarn",
-    "beta_slow": "yarn",
-    "truncate": "yarn",
-    "attention_factor": "yarn",
-    "mscale": "yarn",
-    "mscale_all_dim": "yarn",
+_FACTORS = ("short_factor", "long_factor")
+_MULTIPLIES = ("yarn", "longrope")
+"""Kinds of scaling that multiply rotated queries and keys."""
+_ONLY_FOR: dict[str, tuple[str, ...]] = {
+    "low_freq_factor": ("llama3",),
+    "high_freq_factor": ("llama3",),
+    "beta_fast": ("yarn",),
+    "beta_slow": ("yarn",),
+    "truncate": ("yarn",),
+    "attention_factor": _MULTIPLIES,
+    **dict.fromkeys(_FACTORS, ("longrope",)),
+    "mscale": ("yarn",),
+    "mscale_all_dim": ("yarn",),
 }
 
 
@@ -118,15 +122,17 @@ def rope_scaling(job: Job[GroupedQueryFields]) -> Iterator[Problem]:
     if model.position_embedding_type != "rope":
         message = f"is for rotary positions, but position_embedding_type is {model.position_embedding_type}"
         yield Problem(message, (SCALING, POSITIONS), "leave it out")
-    for name, kind in _ONLY_FOR.items():
-        if scaling.type != kind and getattr(scaling, name) != RopeScaling.model_fields[name].default:
-            message = f"is for type: {kind}, but type is {scaling.type}"
+    for name, kinds in _ONLY_FOR.items():
+        if scaling.type not in kinds and getattr(scaling, name) != RopeScaling.model_fields[name].default:
+            message = f"is for type: {' or '.join(kinds)}, but type is {scaling.type}"
             yield Problem(message, (f"{SCALING}.{name}", f"{SCALING}.type"), "leave it out")
     if scaling.type == "linear":
         return
     if scaling.original_max_position_embeddings is None:
         message = f"{scaling.type} needs original_max_position_embeddings, the longest sequence before the scaling"
         yield Problem(message, (SCALING,), "write it; Llama 3.1's is 8192")
+    if scaling.type == "longrope":
+        return
     low, high = ("low_freq_factor", "high_freq_factor") if scaling.type == "llama3" else ("beta_slow", "beta_fast")
     lower, upper = getattr(scaling, low), getattr(scaling, high)
     # Llama 4's are equal: nothing is blended.
@@ -139,17 +145,41 @@ def rope_scaling(job: Job[GroupedQueryFields]) -> Iterator[Problem]:
 
 
 def yarn(job: Job[GroupedQueryFields]) -> Iterator[Problem]:
-    """YaRN counts turns by the logarithm of the base, and multiplies what is rotated."""
+    """YaRN and LongRoPE multiply what is rotated; YaRN counts turns by the logarithm of the base."""
     model, scaling = job.model, job.model.rope_scaling
-    if scaling is None or scaling.type != "yarn":
+    if scaling is None or scaling.type not in _MULTIPLIES:
         return
     if model.rotary_percent < 1.0:
-        yield from by_family(job, "positions_by_layer", "model.rotary_percent", "with yarn, a part of each head")
+        yield from by_family(
+            job, "positions_by_layer", "model.rotary_percent", f"with {scaling.type}, a part of each head"
+        )
     if model.qk_l2_norm:
-        message = "yarn multiplies rotated queries and keys, which qk_l2_norm undoes"
+        message = f"{scaling.type} multiplies rotated queries and keys, which qk_l2_norm undoes"
         yield Problem(message, (f"{SCALING}.type", L2_NORM), "write linear or llama3, or leave one out")
-    if model.rotary_base == 1:
+    if model.rotary_base == 1 and scaling.type == "yarn":
         yield Problem("yarn needs a rotary_base above 1", ("model.rotary_base", SCALING), "10000 is usual")
+
+
+def longrope(job: Job[GroupedQueryFields]) -> Iterator[Problem]:
+    """LongRoPE has two factors for each pair of channels, and lengths that they are for."""
+    model, scaling = job.model, job.model.rope_scaling
+    if scaling is None or scaling.type != "longrope":
+        return
+    if model.kv_channels is None and model.hidden_size % model.num_attention_heads:
+        raise Unavailable("head_dim")
+    pairs = int(model.head_dim * model.rotary_percent) // 2
+    for name in _FACTORS:
+        factors = getattr(scaling, name)
+        if factors is None or len(factors) != pairs:
+            there = "none" if factors is None else len(factors)
+            message = (
+                f"{name} needs a number for each of the {pairs} pairs of channels of a head, and there are {there}"
+            )
+            paths = (f"{SCALING}.{name}", SCALING, HEADS, HIDDEN)
+            yield Problem(message, paths, "write those of the published config.json")
+    if scaling.original_max_position_embeddings == 1:
+        message = "longrope takes its logarithm, and that of 1 is 0"
+        yield Problem(message, (f"{SCALING}.original_max_position_embeddings",), "Phi-3's is 4096")
 
 
 def window_of_some_layers(job: Job[GroupedQueryFields]) -> Iterator[Problem]:
@@ -326,7 +356,7 @@ RULES: RulesByTopic = {
     "sizes": (heads_by_query_groups, hidden_by_heads),
     "positions": (rotary, positions_by_layer, multimodal_positions, temperature),
     "variants": (
-        *(rope_scaling, yarn, window_of_some_layers, norm_over_all_heads, norm_per_head),
+        *(rope_scaling, yarn, longrope, window_of_some_layers, norm_over_all_heads, norm_per_head),
         *(attention_sinks, normalised_rotation, attention_chunks),
     ),
 }

@@ -68,6 +68,13 @@ def rotated_part(job: Job[LatentFields]) -> Iterator[Problem]:
         yield Refusal(message, (ROTATED,), numbers=(width,), offers=(multiples_of(2, ROTATED, width),))
 
 
+def scaled_part(job: Job[LatentFields]) -> Iterator[Problem]:
+    """No published model has latents and a factor for each pair of channels."""
+    scaling = job.model.rope_scaling
+    if job.model.has_latent_attention and scaling is not None and scaling.type == "longrope":
+        yield Problem("longrope is not in latent attention", ("model.rope_scaling.type", KV_RANK), "write yarn")
+
+
 def untried_with_latents(job: Job[LatentFields]) -> Iterator[Problem]:
     """FP8, FP4 and offloading go by the layers of Transformer Engine, and were not tried on a GPU."""
     if not job.model.has_latent_attention:
@@ -85,6 +92,6 @@ def untried_with_latents(job: Job[LatentFields]) -> Iterator[Problem]:
 TENSOR_PARALLEL: tuple[Rule, ...] = ()
 """Its heads are shared out as those of grouped-query attention, whose rule says how."""
 RULES: RulesByTopic = {
-    "positions": (rotated_part,),
+    "positions": (rotated_part, scaled_part),
     "variants": (latents_are_there, fields_of_other_attention, untried_with_latents),
 }

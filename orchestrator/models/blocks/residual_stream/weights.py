@@ -12,7 +12,8 @@ if TYPE_CHECKING:
 
 def weights(model: Fields) -> Shapes:
     """Those of one layer that are in none of its branches, by their names in it, with their shapes."""
-    names: tuple[str, ...] = ("post_self_attn_layernorm", "post_mlp_layernorm") if model.normalizes_outputs else ()
+    is_behind = model.normalizes_outputs or model.transformer_block_type == "post_ln"
+    names: tuple[str, ...] = ("post_self_attn_layernorm", "post_mlp_layernorm") if is_behind else ()
     if model.normalizes_inputs and not model.normalizes_each_input:
         names = (*names, "input_layernorm")
     norms = (norm(f"{name}.", model, model.hidden_size) for name in names)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -17,8 +17,11 @@ def scaled_frequencies(inv_freq: torch.Tensor, base: float, scaling: RopeScaling
     """The frequencies [r / 2] of r rotated channels, in radians per position, slowed down as `scaling` says.
 
     `inv_freq[i]` is base^(-2i / r). Linear: Chen et al. 2023. llama3: as Llama 3.1 was trained. yarn: Peng et al. 2023,
-    "YaRN: Efficient Context Window Extension of Large Language Models", section 3.2.
+    "YaRN: Efficient Context Window Extension of Large Language Models", section 3.2. longrope: Ding et al.
+    2024, of sequences up to the original length.
     """
+    if scaling.type == "longrope":
+        return divided(inv_freq, scaling.short_factor)
     slow = inv_freq / scaling.factor
     if scaling.type == "linear":
         return slow
@@ -41,20 +44,39 @@ def scaled_frequencies(inv_freq: torch.Tensor, base: float, scaling: RopeScaling
     return kept * inv_freq + (1 - kept) * slow
 
 
+def divided(inv_freq: torch.Tensor, factors: Sequence[float] | None) -> torch.Tensor:
+    """The frequencies [r / 2], each slowed down by a factor of its own."""
+    assert factors is not None, "a rule of the spec"
+    return inv_freq / torch.tensor(factors, dtype=torch.float32, device=inv_freq.device)
+
+
 def set_frequencies(rotary: Any, model: ModelSpec) -> None:
     """Let megatron-core's rotary embedding, which has those of `rotary_base`, give a model's angles: [s, 1, 1, r], or
     where layers with a window have others, these behind them, [2, s, 1, 1, r].
     """
+    scaling = model.rope_scaling
+    if scaling is not None and scaling.type == "longrope":
+        longer = copy.copy(rotary)
+        longer.inv_freq = divided(rotary.inv_freq, scaling.long_factor)
+        rotary.register_forward_hook(_beyond(scaling.lengths_like(1)[1], longer), with_kwargs=True)
     if model.rotary_base_local is not None:
         local = local_rotation(rotary, model.rotary_base_local)
         rotary.register_forward_hook(_beside(local), with_kwargs=True)
-    if model.rope_scaling is not None:
-        rotary.inv_freq = scaled_frequencies(rotary.inv_freq, model.rotary_base, model.rope_scaling)
+    if scaling is not None:
+        rotary.inv_freq = scaled_frequencies(rotary.inv_freq, model.rotary_base, scaling)
 
 
 def _beside(local: Any) -> Callable[..., torch.Tensor]:
     """A forward hook that has the angles of another rotary embedding follow."""
     return lambda module, arguments, options, angles: torch.stack((angles, local.forward(*arguments, **options)))
+
+
+def _beyond(length: int | None, longer: Any) -> Callable[..., torch.Tensor]:
+    """A forward hook that gives the angles of another rotary embedding for longer sequences."""
+    assert length is not None, "it has one"
+    return lambda module, arguments, options, angles: (
+        longer.forward(*arguments, **options) if arguments[0] > length else angles
+    )
 
 
 def local_rotation(rotary: Any, base: float) -> Any:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
-from orchestrator.conversion.hugging_face.config_json import section
-from orchestrator.conversion.hugging_face.config_keys import no_network, whole
+from orchestrator.conversion.hugging_face.config_keys import section, whole
 from orchestrator.conversion.hugging_face.families.gemma import GEMMA3
 from orchestrator.conversion.hugging_face.families.image_models.llava import (
     ENCODER_LAYERS,
@@ -16,16 +15,15 @@ from orchestrator.conversion.hugging_face.families.image_models.llava import (
     beside_decoder,
     both,
 )
-from orchestrator.conversion.hugging_face.vision import (
+from orchestrator.conversion.hugging_face.images.vision import (
     SIGLIP,
     TEXT_KEYS,
-    TIES,
     nested_config,
+    text_with_ties,
     to_vision,
     to_vision_config,
 )
 from orchestrator.conversion.weight_mapping import ImageConfig
-from orchestrator.errors import UserError
 from orchestrator.models.blocks.weights import Rule
 from orchestrator.spec.model import ModelSpec
 
@@ -45,22 +43,6 @@ def _to_vision(config: Mapping[str, Any]) -> dict[str, Any]:
     """The output of the last layer is taken."""
     tokens = whole(config.get(_TOKENS, 256), _TOKENS)
     return {"type": "gemma3", "pooled_tokens": tokens, **to_vision(section(config, "vision_config"), -1, SIGLIP)}
-
-
-def _to_text(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Versions of transformers read one or the other of two keys."""
-    text = section(config, "text_config")
-    said = [each[TIES] for each in (config, text) if each.get(TIES) is not None]
-    for value in said:
-        if not isinstance(value, bool):
-            raise no_network(TIES, value)
-    if len(set(said)) > 1:
-        values = " and ".join(map(json.dumps, said))
-        raise UserError(
-            f"config.json: {TIES} and {TIES} of text_config are the same, and say {values}: remove one",
-            code="conflicting_config_values",
-        )
-    return {**text, TIES: said[0] if said else True}
 
 
 _SIGHT = (
@@ -91,7 +73,7 @@ GEMMA3_IMAGES = beside_decoder(
     images=ImageConfig(
         type="gemma3",
         keys=TEXT_KEYS | {_TOKENS, "vision_config"},
-        to_text=_to_text,
+        to_text=partial(text_with_ties, default=True),
         to_config=_to_config,
         to_vision=_to_vision,
         image_id="image_token_index",

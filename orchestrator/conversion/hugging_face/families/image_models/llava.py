@@ -9,7 +9,7 @@ from typing import Any
 from orchestrator.conversion.hugging_face.families.llama import LLAMA
 from orchestrator.conversion.hugging_face.families.mistral import MISTRAL
 from orchestrator.conversion.hugging_face.families.qwen import QWEN2
-from orchestrator.conversion.hugging_face.vision import LLAVA_IMAGES
+from orchestrator.conversion.hugging_face.images.vision import LLAVA_IMAGES
 from orchestrator.conversion.weight_mapping import VISION, Family
 from orchestrator.models.blocks.weights import Rule
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from orchestrator.conversion.hugging_face.families.qwen import QWEN2
-from orchestrator.conversion.hugging_face.native_resolution import SECTION, images_of
+from orchestrator.conversion.hugging_face.images.native_resolution import SECTION, images_of
 from orchestrator.conversion.weight_mapping import VISION, Derived
 from orchestrator.models.blocks.weights import Rule
 from orchestrator.spec.model import ModelSpec

@@ -35,7 +35,7 @@ from orchestrator.conversion.hugging_face.routing import (
     WIDTHS,
     groups,
 )
-from orchestrator.conversion.weight_mapping import Derived, OneOf, Said
+from orchestrator.conversion.weight_mapping import FP8, Derived, OneOf, Said
 from orchestrator.models.blocks.registry import LATENT
 from orchestrator.models.blocks.weights import Rule
 from orchestrator.spec.model import ModelSpec
@@ -194,5 +194,6 @@ DEEPSEEK_V3 = replace(
     longer="model.layers.",
     further=FURTHER,
     further_copies=FURTHER_COPIES,
+    quantizations=frozenset({FP8}),
     derived=(LATER_LAYERS, WIDTHS, SHARED_EXPERTS, FACTOR, NORMALIZED_SIGMOID, groups(2), FURTHER_LAYERS),
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from orchestrator.conversion.hugging_face.config_keys import no_network, whole
@@ -22,9 +23,10 @@ from orchestrator.conversion.hugging_face.families.llama import (
 )
 from orchestrator.conversion.hugging_face.families.llama_variants.smollm import NO_ROPE, rotated_layers
 from orchestrator.conversion.hugging_face.families.mixture_of_experts.mixtral import fixed_with_experts, shared_expert
+from orchestrator.conversion.hugging_face.images.vision import TEXT_KEYS, text_with_ties
 from orchestrator.conversion.hugging_face.layer_types import GLOBAL, TYPES
 from orchestrator.conversion.hugging_face.routing import STEPPED_LAYERS
-from orchestrator.conversion.weight_mapping import DECODER, Derived, Said
+from orchestrator.conversion.weight_mapping import DECODER, Derived, Said, TextPart
 from orchestrator.models.blocks.registry import EXPERTS
 from orchestrator.models.blocks.weights import Rule
 from orchestrator.spec.model import ModelSpec
@@ -35,6 +37,7 @@ _CHUNKED, _CHUNK = "chunked_attention", "attention_chunk_size"
 _TUNING, _SCALE, _INTERVAL = "attn_temperature_tuning", "attn_scale", "floor_scale"
 _ROUTED, _DENSE_WIDTH = "intermediate_size", "intermediate_size_mlp"
 _USUAL_CHUNK = 8192
+_TEXT = "language_model."
 
 _ROTATED_LAYERS = replace(
     NO_ROPE,
@@ -176,3 +179,21 @@ LLAMA4 = replace(
     # What the router adds noise by is read by nothing, and the last one is of the files of experts.
     ignored=frozenset({"router_jitter_noise", "for_llm_compressor"}),
 )
+
+_SIZES = {"vocab_size": 202048, "hidden_size": 5120, "num_hidden_layers": 48, "num_attention_heads": 40}
+"""What transformers takes where text_config leaves one out."""
+_OF_IMAGES = ("vision_model.", "multi_modal_projector.")
+LLAMA4_PUBLISHED = replace(
+    LLAMA4,
+    model_type="llama4",
+    moved={f"{_TEXT}model.": "model.", f"{_TEXT}lm_head.": "lm_head."},
+    heads=(*LLAMA4.heads, *_OF_IMAGES),
+    left_out=_OF_IMAGES,
+    decoder=replace(LLAMA4, defaults={**LLAMA4.defaults, **_SIZES}),
+    text_part=TextPart(
+        partial(text_with_ties, default=False),
+        TEXT_KEYS | {"boi_token_index", "eoi_token_index", "boi_token_id", "eoi_token_id"},
+        left_out="vision_config",
+    ),
+)
+"""As it is published, with an encoder of images; an export is of the text model."""

@@ -6,8 +6,8 @@ import json
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from orchestrator.conversion.hugging_face.config_json import MOST_LAYERS, section
-from orchestrator.conversion.hugging_face.config_keys import check_keys, no_network
+from orchestrator.conversion.hugging_face.config_json import MOST_LAYERS
+from orchestrator.conversion.hugging_face.config_keys import check_keys, no_network, section
 from orchestrator.conversion.weight_mapping import ImageConfig
 from orchestrator.errors import UserError
 from orchestrator.spec.model import ModelSpec
@@ -149,6 +149,24 @@ TIES, TEXT_KEYS = "tie_word_embeddings", frozenset({"text_config", "tie_word_emb
 def nested_config(model: ModelSpec, text: Mapping[str, Any]) -> dict[str, Any]:
     """The decoder's part of a config.json that has it in `text_config`."""
     return {TIES: text[TIES], "text_config": text}
+
+
+def text_with_ties(config: Mapping[str, Any], default: bool) -> dict[str, Any]:
+    """`text_config`, and whether its embeddings are tied: versions of transformers read one or the other of two keys.
+    Raises UserError where these differ.
+    """
+    text = section(config, "text_config")
+    said = [each[TIES] for each in (config, text) if each.get(TIES) is not None]
+    for value in said:
+        if not isinstance(value, bool):
+            raise no_network(TIES, value)
+    if len(set(said)) > 1:
+        values = " and ".join(map(json.dumps, said))
+        raise UserError(
+            f"config.json: {TIES} and {TIES} of text_config are the same, and say {values}: remove one",
+            code="conflicting_config_values",
+        )
+    return {**text, TIES: said[0] if said else default}
 
 
 def _llava_text(config: Mapping[str, Any]) -> dict[str, Any]:

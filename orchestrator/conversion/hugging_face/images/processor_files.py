@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from orchestrator.conversion.hugging_face.processor_values import RESAMPLING
+from orchestrator.conversion.hugging_face.images.processor_values import RESAMPLING
 from orchestrator.data.tokenizers.tokenizer import load_tokenizer
 from orchestrator.errors import UserError
 from orchestrator.models.image_encoders import ImageEncoderName

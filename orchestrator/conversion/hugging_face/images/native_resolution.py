@@ -7,9 +7,9 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from orchestrator.conversion.hugging_face.config_json import MOST_LAYERS, keys_read, section
-from orchestrator.conversion.hugging_face.config_keys import WITHOUT_EFFECT, check_keys, no_network, whole
-from orchestrator.conversion.hugging_face.vision import TIES
+from orchestrator.conversion.hugging_face.config_json import MOST_LAYERS, keys_read
+from orchestrator.conversion.hugging_face.config_keys import WITHOUT_EFFECT, check_keys, no_network, section, whole
+from orchestrator.conversion.hugging_face.images.vision import TIES
 from orchestrator.conversion.weight_mapping import Family, ImageConfig
 from orchestrator.errors import UserError
 from orchestrator.models.image_encoders import IMAGE_ENCODERS
