@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support import mamba_stub
 from support.faults import Ranks
 from support.training import layout, losses, make_run, tiny_job, values
 
@@ -62,6 +63,16 @@ VARIANTS_OF_EXPERTS: dict[str, dict[str, Any]] = {
     "layernorm": selective("layernorm"),
     "all-modules": selective("core_attn", "layernorm", "mlp", "moe"),
 }
+HYBRID: dict[str, Any] = {
+    **{"architecture": "mamba", "hybrid_override_pattern": "M*-M", "mamba_state_dim": 8, "mamba_head_dim": 8},
+    **{"mamba_num_groups": 2, "activation": "squared_relu"},
+}
+STUBS = f"""
+import sys
+sys.path.insert(0, {str(Path(mamba_stub.__file__).parent)!r})
+import mamba_stub
+mamba_stub.install()
+"""
 COMPARED = """
 import contextlib, json, os
 import torch
@@ -107,28 +118,28 @@ os.environ["MASTER_ADDR"] = address
 """
 
 
-def recomputing(
-    name: str, runtime: dict[str, Any], experts: dict[str, Any] | None = None, **parallelism: Any
-) -> JobSpec:
-    model = {**MODEL, **(experts or {})}
+def recomputing(name: str, runtime: dict[str, Any], more: dict[str, Any] | None = None, **parallelism: Any) -> JobSpec:
+    model = {**MODEL, **(more or {})}
     return tiny_job(
         name, model=model, runtime={"layers": "torch", **runtime}, parallelism=layout(**parallelism), **SIZES
     )
 
 
 @pytest.mark.parametrize(
-    ("variants", "experts"), [(VARIANTS, {}), (VARIANTS_OF_EXPERTS, EXPERTS)], ids=["dense", "experts"]
+    ("variants", "model"),
+    [(VARIANTS, {}), (VARIANTS_OF_EXPERTS, EXPERTS), (VARIANTS, HYBRID)],
+    ids=["dense", "experts", "hybrid"],
 )
 def test_losses_and_gradients_are_those_without(
-    ranks: Ranks, tmp_path: Path, variants: dict[str, dict[str, Any]], experts: dict[str, Any]
+    ranks: Ranks, tmp_path: Path, variants: dict[str, dict[str, Any]], model: dict[str, Any]
 ) -> None:
-    """With dropout, whose masks have to be drawn again, and with every other layer's experts."""
+    """With dropout, whose masks have to be drawn again, with every other layer's experts, and in a hybrid."""
     folder = tmp_path / "variants"
     for name, runtime in variants.items():
         (folder / name).mkdir(parents=True)
-        (folder / name / "job.json").write_text(dump_resolved(recomputing(name, runtime, experts)))
+        (folder / name / "job.json").write_text(dump_resolved(recomputing(name, runtime, model)))
     code = tmp_path / "compared.py"
-    code.write_text(COMPARED.replace("FOLDER", str(folder)))
+    code.write_text((STUBS if model is HYBRID else "") + COMPARED.replace("FOLDER", str(folder)))
     last = recomputing("last", {})
     ranks.must_train(make_run(tmp_path, last), last, inject=code)
     found = json.loads(folder.with_suffix(".json").read_text())

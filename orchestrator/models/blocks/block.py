@@ -106,6 +106,8 @@ class Branch(Block):
     """What names of its weights begin with in a layer's; nothing for what is no branch in a layer's list."""
     recomputed_as: Literal["mlp", "moe"] | None = None
     """Its name in `runtime.recompute_modules`; None where it is not recomputed as a whole."""
+    norm_is_recomputed = True
+    """Whether `layernorm` in `runtime.recompute_modules` means the norm before it."""
     norm_is_module = False
     """Whether the norm before it is a module of its own in Transformer Engine's layers too."""
     has_activation = False
@@ -251,6 +253,7 @@ class StateSpaceBlock(Branch):
     """What passes a state from token to token."""
 
     prefix = "mixer."
+    norm_is_recomputed = False
 
     @cached_property
     def parameters(self) -> StateSpaceParameters:
@@ -269,6 +272,8 @@ class StateSpaceBlock(Branch):
 
 class PredictionBlock(Branch):
     """What joins a hidden state and the embedding of a further token, before a layer that predicts the next one."""
+
+    norm_is_recomputed = False
 
     def layers_behind(self, model: Any) -> int:
         return int(model.mtp_num_layers)

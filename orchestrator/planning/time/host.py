@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from orchestrator.models.blocks.base import ForwardBackward
 from orchestrator.models.blocks.residual_stream import time as residual_stream
-from orchestrator.planning.layout.chunk_layers import Shares
+from orchestrator.planning.layout.chunk_layers import Shares, attending, recomputed_norms
 from orchestrator.planning.time.adapters import launches as adapter_launches
 from orchestrator.planning.time.experts import launches as expert_launches
 from orchestrator.planning.time.kernels.attention import goes_round
@@ -92,9 +92,10 @@ def started_again(setting: Setting, layers: int, shares: Shares) -> float:
         return layers_again(setting, layers) * (_kernels(setting, shares).forward + _beside(setting).forward)
     modules = setting.job.runtime.recomputed_modules
     started, of_layers = setting.device.fitted.host.recomputed, {"mlp": 0.0, "moe": 0.0}
+    of_layers |= {"core_attn": attending(setting.model, shares), "layernorm": recomputed_norms(shares) / 2}
     of_layers |= {block.recomputed_as: share for block, share in shares.items() if block.recomputed_as is not None}
-    found = sum(started[name] * of_layers.get(name, 1.0) for name in modules) * _plain(setting).forward
-    found += _exchanging(setting).forward if "core_attn" in modules else 0.0
+    found = sum(started[name] * of_layers[name] for name in modules) * _plain(setting).forward
+    found += of_layers["core_attn"] * _exchanging(setting).forward if "core_attn" in modules else 0.0
     again = {block: share for block, share in shares.items() if block.recomputed_as in modules}
     return layers * (found + _more(setting, again).forward)
 

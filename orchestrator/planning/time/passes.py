@@ -11,7 +11,7 @@ from orchestrator.models.blocks.base import FP32, NOTHING, ForwardBackward, Matr
 from orchestrator.models.blocks.block import Branch
 from orchestrator.models.layers import Layer, matrices_of
 from orchestrator.models.layers import layers as layers_of
-from orchestrator.planning.layout.chunk_layers import Shares
+from orchestrator.planning.layout.chunk_layers import Shares, attending, recomputed_norms
 from orchestrator.planning.time.communication import Group, group_of
 from orchestrator.planning.time.experts import dispatch_seconds, exchanging_group, moving_seconds, routed_seconds
 from orchestrator.planning.time.kernels.attention import (
@@ -259,9 +259,10 @@ def _modules_again(setting: Setting, layer: Pass, shares: Shares) -> float:
     model, modules = setting.model, setting.job.runtime.recomputed_modules
     seconds = 0.0
     if "core_attn" in modules:
-        seconds += layer.forward.get("attention", 0.0) + sum(_context_exchange(setting, model.attention).values())
+        exchanged = sum(_context_exchange(setting, model.attention).values())
+        seconds += layer.forward.get("attention", 0.0) + attending(model, shares) * exchanged
     if "layernorm" in modules:
-        norms = 2 * norm_accesses(setting).forward * setting.own_tokens * model.hidden_size
+        norms = recomputed_norms(shares) * norm_accesses(setting).forward * setting.own_tokens * model.hidden_size
         seconds += setting.streaming(norms * setting.size)
     for block, share in shares.items():
         if block.recomputed_as in modules:

@@ -18,7 +18,12 @@ from orchestrator.spec.job import JobSpec
 SIZES = {"num_layers": 8, "hidden_size": 1024, "num_attention_heads": 16, "seq_length": 4096, "vocab_size": 32000}
 
 
-def hybrid(pattern: str | None, parallelism: dict[str, Any] | None = None, **model: Any) -> JobSpec:
+def hybrid(
+    pattern: str | None,
+    parallelism: dict[str, Any] | None = None,
+    runtime: dict[str, Any] | None = None,
+    **model: Any,
+) -> JobSpec:
     family = {"architecture": "mamba", "hybrid_override_pattern": pattern, "num_layers": len(pattern or "M" * 8)}
     return tiny_job(
         "job",
@@ -26,6 +31,7 @@ def hybrid(pattern: str | None, parallelism: dict[str, Any] | None = None, **mod
         parallelism=parallelism or {},
         batch={"micro_batch_size": 1, "global_batch_size": 8},
         precision={"dtype": "bf16"},
+        runtime=runtime or {},
     )
 
 
@@ -66,6 +72,28 @@ def test_a_state_space_layer() -> None:
     one, two = figures(plain), figures(more)
     assert 0 < two.memory - one.memory < 2**30
     assert 0 < two.seconds - one.seconds < 0.1
+
+
+def recomputed(pattern: str, *modules: str) -> tuple[int, float]:
+    """Bytes that recomputing these modules saves, or whole layers without any, and the seconds that it takes."""
+    whole = {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1}
+    runtime = {"recompute_granularity": "selective", "recompute_modules": modules} if modules else whole
+    plain, again = (hybrid(pattern, runtime=each, add_bias_linear=False) for each in ({}, runtime))
+    seconds = estimate_time(again, 32000, "torch", device_named("H100")).parts.get("recompute", 0.0)
+    return figures(plain).memory - figures(again).memory, seconds
+
+
+def test_what_is_recomputed() -> None:
+    """Whole layers of each kind; of modules those that some layers have, however many others there are."""
+    saved, seconds = recomputed("M*-M" * 2)
+    assert saved > 0
+    assert seconds > recomputed("M*-M" * 2, "core_attn")[1] > 0
+    assert recomputed("M" * 8)[0] > 0
+    for module in ("core_attn", "layernorm", "mlp"):
+        few, many = recomputed("*-MM", module), recomputed("*-" + "M" * 6, module)
+        assert many == (few[0], pytest.approx(few[1]))
+    norms = [recomputed(pattern, "layernorm")[1] for pattern in ("*-MM", "**--")]
+    assert norms[1] == pytest.approx(2 * norms[0])
 
 
 def test_stages_are_counted_by_their_layers() -> None:

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from orchestrator.errors import Problem
-from orchestrator.models.layers import MIXERS
+from orchestrator.models.blocks.registry import ATTENTIONS, MLP
+from orchestrator.models.layers import MIXERS, blocks_in_layers, layer_pattern
 from orchestrator.spec.job_sections import JobSections
 from orchestrator.spec.model import ModelSpec
 from orchestrator.spec.rules.base import Rule
+from orchestrator.spec.rules.kernels.recomputation import GRANULARITY, MODULES
 
 FAMILY, PATTERN = "model.architecture", "model.hybrid_override_pattern"
 _FIELDS = tuple(name for name in ModelSpec.model_fields if name.startswith(("hybrid_", "mamba_")))
@@ -18,7 +20,6 @@ _NOT_OF_HYBRIDS = {
     "model.attention_logit_softcapping": "capped scores need attention in every layer",
     "precision.fp8": "its state space layers have not been tried in FP8",
     "precision.fp4": "its state space layers have not been tried in FP4",
-    "runtime.recompute_granularity": "state space layers already recompute what needs memory",
     "runtime.cpu_offloading_num_layers": "it needs a decoder with identical layers",
 }
 _ON_THE_CPU = "the kernels of state space layers are for GPUs, but runtime.device is cpu"
@@ -64,4 +65,18 @@ def pattern(job: JobSections) -> Iterator[Problem]:
         yield Problem(message, (PATTERN, "model.num_layers"), f"write num_layers: {len(written)}, or a letter for each")
 
 
-RULES: tuple[Rule, ...] = (hybrids_only, pattern)
+def modules_of_hybrids(job: JobSections) -> Iterator[Problem]:
+    """Some layer has each module that is recomputed."""
+    model, modules = job.model, job.runtime.recomputed_modules
+    if not model.family.is_hybrid:
+        return
+    there = blocks_in_layers(model)
+    has = {"core_attn": any(block in ATTENTIONS for block in there), "mlp": MLP in there}
+    has["layernorm"] = any(block.norm_is_recomputed for block in there)
+    if absent := [module for module in modules if not has.get(module, True)]:
+        message = f"no layer has a {absent[0]} that could be recomputed: {layer_pattern(model)}"
+        hint = "write recompute_granularity: full, which recomputes state space layers too"
+        yield Problem(message, (MODULES, PATTERN, GRANULARITY), hint)
+
+
+RULES: tuple[Rule, ...] = (hybrids_only, pattern, modules_of_hybrids)
