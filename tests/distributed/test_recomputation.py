@@ -56,6 +56,10 @@ EXPERTS: dict[str, Any] = {
     **{"num_experts": 4, "moe_ffn_hidden_size": 48, "moe_layer_freq": 2, "moe_aux_loss_coeff": 0.1},
     **{"moe_shared_expert_intermediate_size": 32, "moe_z_loss_coeff": 0.01},
 }
+HYBRID: dict[str, Any] = {
+    **{"architecture": "mamba", "hybrid_override_pattern": "ME*-", "mamba_state_dim": 8, "mamba_head_dim": 8},
+    **{"mamba_num_groups": 2, "activation": "squared_relu", **EXPERTS, "moe_layer_freq": 1},
+}
 VARIANTS_OF_EXPERTS: dict[str, dict[str, Any]] = {
     "none": {},
     "moe": selective("moe"),
@@ -63,10 +67,7 @@ VARIANTS_OF_EXPERTS: dict[str, dict[str, Any]] = {
     "layernorm": selective("layernorm"),
     "all-modules": selective("core_attn", "layernorm", "mlp", "moe"),
 }
-HYBRID: dict[str, Any] = {
-    **{"architecture": "mamba", "hybrid_override_pattern": "M*-M", "mamba_state_dim": 8, "mamba_head_dim": 8},
-    **{"mamba_num_groups": 2, "activation": "squared_relu"},
-}
+VARIANTS_OF_HYBRIDS = {**VARIANTS, **VARIANTS_OF_EXPERTS}
 STUBS = f"""
 import sys
 sys.path.insert(0, {str(Path(mamba_stub.__file__).parent)!r})
@@ -127,7 +128,7 @@ def recomputing(name: str, runtime: dict[str, Any], more: dict[str, Any] | None 
 
 @pytest.mark.parametrize(
     ("variants", "model"),
-    [(VARIANTS, {}), (VARIANTS_OF_EXPERTS, EXPERTS), (VARIANTS, HYBRID)],
+    [(VARIANTS, {}), (VARIANTS_OF_EXPERTS, EXPERTS), (VARIANTS_OF_HYBRIDS, HYBRID)],
     ids=["dense", "experts", "hybrid"],
 )
 def test_losses_and_gradients_are_those_without(

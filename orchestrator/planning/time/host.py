@@ -29,6 +29,7 @@ class LaunchTime(NamedTuple):
         return LaunchTime(self.host.plus(other.host), self.gaps.plus(other.gaps))
 
 
+_NONE = ForwardBackward(0, 0)
 NOTHING = LaunchTime(ForwardBackward(0.0, 0.0), ForwardBackward(0.0, 0.0))
 
 
@@ -113,8 +114,13 @@ def _more(setting: Setting, shares: Shares) -> ForwardBackward:
 
 def _kernels(setting: Setting, shares: Shares) -> ForwardBackward:
     """Kernels that the host starts for a layer."""
-    found = _plain(setting).plus(_more(setting, shares)).plus(adapter_launches(setting, shares))
-    return found.plus(setting.device.fitted.quantization.launches) if setting.quantizes else found
+    found = _plain(setting).plus(setting.device.fitted.quantization.launches if setting.quantizes else _NONE)
+    return _NONE.plus(found, _of_whole(setting)).plus(_more(setting, shares)).plus(adapter_launches(setting, shares))
+
+
+def _of_whole(setting: Setting) -> float:
+    """What a layer is of one with attention and MLP."""
+    return setting.device.fitted.hybrid.launches if setting.model.family.is_hybrid else 1.0
 
 
 def _plain(setting: Setting) -> ForwardBackward:
@@ -134,7 +140,7 @@ def _beside(setting: Setting) -> ForwardBackward:
     if setting.tp > 1:
         collectives = fitted.collectives_in_parallel if setting.sp else fitted.collectives
         found = found.plus(collectives, setting.kernels.collective)
-    return found.plus(_exchanging(setting))
+    return _NONE.plus(found.plus(_exchanging(setting)), _of_whole(setting))
 
 
 def _exchanging(setting: Setting) -> ForwardBackward:

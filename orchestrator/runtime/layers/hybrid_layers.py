@@ -1,4 +1,5 @@
-"""The layers of a hybrid: state space layers, and the attention and the MLP of a transformer layer by themselves.
+"""The layers of a hybrid: state space layers, and the attention, the MLP and the experts of a transformer layer by
+themselves.
 
 Imports mamba-ssm where it is installed: import it for hybrids only.
 """
@@ -22,7 +23,7 @@ from megatron.core.transformer.transformer_config import TransformerConfig
 from megatron.core.transformer.transformer_layer import get_transformer_layer_offset
 
 from orchestrator.models.blocks.block import Branch
-from orchestrator.models.blocks.registry import MLP, STATE_SPACE
+from orchestrator.models.blocks.registry import STATE_SPACE
 from orchestrator.models.blocks.state_space.layers import go_on
 from orchestrator.models.layers import Layer
 from orchestrator.runtime.layers.layer_backend import block_spec_function
@@ -80,13 +81,17 @@ def block_spec(
     first, count = get_transformer_layer_offset(config, vp_stage), get_num_layers_to_build(config, vp_stage=vp_stage)
     blocks = [block for layer in every[first : first + count] for block in layer]
     made: dict[Branch, Any] = {STATE_SPACE: _state_space(layers)}
-    for block in set(blocks) - {STATE_SPACE}:
-        made[block] = _without(whole.layer_specs[0], _ATTENTION if block is MLP else _MLP)
+    for block, layer in zip(blocks, whole.layer_specs, strict=True):
+        if block not in made:
+            made[block] = _without(layer, _OTHER_BRANCH[block.prefix])
     return TransformerBlockSubmodules(layer_specs=[made[block] for block in blocks], layer_norm=whole.layer_norm)
 
 
-_ATTENTION = {"input_layernorm": IdentityOp, "self_attention": IdentityOp, "self_attn_bda": IdentityFuncOp}
-_MLP = {"pre_mlp_layernorm": IdentityOp, "mlp": IdentityOp, "mlp_bda": IdentityFuncOp}
+_OTHER_BRANCH = {
+    "mlp.": {"input_layernorm": IdentityOp, "self_attention": IdentityOp, "self_attn_bda": IdentityFuncOp},
+    "self_attention.": {"pre_mlp_layernorm": IdentityOp, "mlp": IdentityOp, "mlp_bda": IdentityFuncOp},
+}
+"""By how names of a branch's weights begin: nothing in place of the other one."""
 
 
 def _without(layer: Any, parts: dict[str, Any]) -> Any:

@@ -23,7 +23,8 @@ from orchestrator.conversion.hugging_face.families.llama import ATTENTION, MLP, 
 from orchestrator.conversion.weight_mapping import Derived, Said
 from orchestrator.models.blocks import registry as blocks
 from orchestrator.models.blocks.weights import Rule
-from orchestrator.models.layers import MIXERS, layer_pattern
+from orchestrator.models.layer_pattern import layer_pattern
+from orchestrator.models.layers import MIXERS
 from orchestrator.spec.model import ModelSpec
 
 _MIXER = f"{THEIR_LAYER}mixer."
