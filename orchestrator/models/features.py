@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, Final, Literal, NamedTuple
 
-from orchestrator.models.registry import BERT, GPT, ModelFamily
+from orchestrator.models.registry import BERT, GPT, MAMBA, ModelFamily
 
 RuledOut = Literal["cuda_graphs", "flash_attention", "generation_graphs", "images", "tensor_overlap"]
 """What some features rule out: passes as CUDA graphs, FlashAttention 4, passes of generation as CUDA graphs, images
@@ -49,6 +49,7 @@ OF_JOBS: Final = (
         "context_parallelism",
         "parallelism.context_parallel_size",
         lambda job: bool(job.parallelism.context_parallel_size > 1),
+        families=(GPT, MAMBA),
         rules_out={"flash_attention": "it does not exchange keys and values"},
     ),
     Feature("conversations", "data.chat", lambda job: bool(job.data.has_conversations)),

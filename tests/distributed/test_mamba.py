@@ -46,7 +46,11 @@ startup.build_chunks = build_chunks
 STEPS = 4
 CELLS = IN_TESTS["tests/distributed/test_mamba.py::test_layouts_agree"]
 CELLS_OF_EXPERTS = IN_TESTS["tests/distributed/test_mamba.py::test_layouts_agree_with_experts"]
-LAYOUTS: dict[str, dict[str, Any]] = {**{name: OF_MATRIX[name] for name in CELLS}, "tp2-pp2": layout(tp=2, pp=2)}
+LAYOUTS: dict[str, dict[str, Any]] = {
+    **{name: OF_MATRIX[name] for name in CELLS},
+    "tp2-pp2": layout(tp=2, pp=2),
+    "tp2-cp2": layout(tp=2, context_parallel_size=2),  # two ranks have heads of each group
+}
 
 
 def hybrid(name: str, parallelism: dict[str, Any], family: str = "hybrid", **sections: Any) -> JobSpec:

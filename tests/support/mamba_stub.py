@@ -77,6 +77,12 @@ def rearrange(x: torch.Tensor, pattern: str) -> torch.Tensor:
     return arranged
 
 
+def repeat(x: torch.Tensor, pattern: str, *, g: int, n: int, r: int) -> torch.Tensor:
+    """Each of g groups of n elements r times, behind one another."""
+    assert pattern == "l b (g n) -> l b (g r n)"
+    return x.unflatten(-1, (g, n)).repeat_interleave(r, dim=2).flatten(2)
+
+
 def install() -> None:
     """Put the stubs where megatron-core imports the libraries from."""
     contents: dict[str, dict[str, Any]] = {
@@ -90,7 +96,7 @@ def install() -> None:
             "mamba_split_conv1d_scan_combined": scan,
         },
         "causal_conv1d": {},
-        "einops": {"rearrange": rearrange, "repeat": None},
+        "einops": {"rearrange": rearrange, "repeat": repeat},
     }
     if importlib.util.find_spec("triton") is None:  # what inference alone calls
         operations = ("tensor_get_slice_after", "tensor_masked_update", "tensor_merge")

@@ -186,7 +186,7 @@ _REFUSALS: tuple[tuple[tuple[str, ...], Callable[[dict[str, Any]], bool], str], 
     (("ep2",), lambda model: "num_experts" not in model, "num_experts"),
     (("tp2",), lambda model: "num_experts" in model, "sequence_parallel"),
     (("cp2",), lambda model: "vision" in model, "images"),
-    (("cp2",), lambda model: "architecture" in model, "cuts"),
+    (("cp2",), lambda model: model.get("architecture", "mamba") != "mamba", "cuts"),
     (("cp2",), lambda model: "attention_chunk_size" in model, "chunks"),
     (("pp2-embedding-alone",), lambda model: "mtp_num_layers" in model, "letter"),
     (("pp2-interleaved", "tp2-pp2-interleaved-sp"), lambda model: model.get("architecture") == "t5", "virtual"),
@@ -240,7 +240,7 @@ OF_OTHERS_IN_BF16 = ("tp2-sp",)
 IN_TESTS = {
     "tests/distributed/test_mamba.py::test_layouts_agree": {
         name: ("hybrid", name, "fp32")
-        for name in ("tp2-sp", "pp2-interleaved", "pp2-uneven", "pp2-embedding-alone", "dp2-fsdp")
+        for name in ("tp2-sp", "pp2-interleaved", "pp2-uneven", "pp2-embedding-alone", "dp2-fsdp", "cp2")
     },
     "tests/distributed/test_mamba.py::test_bf16": {"": ("hybrid", "tp2-sp", "bf16")},
     "tests/distributed/test_mamba.py::test_layouts_agree_with_experts": {

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
         RoutedMemory,
         RoutedTime,
         RulesPart,
+        SharingTime,
         StateSpaceParameters,
         WeightsPart,
     )
@@ -151,9 +152,9 @@ class Branch(Block):
         """Elements of each token that ranks which share a sequence bring each other, all to all of them."""
         return 0
 
-    def redistributed(self, model: Any) -> int:
-        """Elements of each token that ranks which share a sequence send one another, each to one: to have all tokens of
-        fewer heads between the matrices.
+    def redistributed(self, model: Any, tp: int, cp: int) -> int:
+        """Elements of each token that `cp` ranks which share a sequence send one another, each to one: to have all
+        tokens of fewer heads between the matrices.
         """
         return 0
 
@@ -260,6 +261,13 @@ class StateSpaceBlock(Branch):
         return cast("StateSpaceParameters", self.part("parameters"))
 
     @cached_property
+    def time(self) -> SharingTime:
+        return cast("SharingTime", self.part("time"))
+
+    def redistributed(self, model: Any, tp: int, cp: int) -> int:
+        return self.time.redistributed(model, tp, cp)
+
+    @cached_property
     def layers(self) -> KeepingLayers:
         return cast("KeepingLayers", self.part("layers"))
 
@@ -334,8 +342,8 @@ class LinearAttentionBlock(TokenMixer):
     def time(self) -> LinearAttentionTime:
         return cast("LinearAttentionTime", self.part("time"))
 
-    def redistributed(self, model: Any) -> int:
-        return self.time.redistributed(model)
+    def redistributed(self, model: Any, tp: int, cp: int) -> int:
+        return self.time.redistributed(model, tp, cp)
 
     @cached_property
     def parameters(self) -> StateSpaceParameters:

@@ -220,7 +220,7 @@ def _context_exchange(setting: Setting, block: Branch) -> Parts:
     """Context parallelism: every rank needs all keys and values, or all tokens of its heads; and their gradients come
     back the same way. Of what goes to one rank each, as much passes through a rank as if its own were gathered.
     """
-    elements = setting.cp * block.exchanged(setting.model) + block.redistributed(setting.model)
+    elements = setting.cp * block.exchanged(setting.model) + block.redistributed(setting.model, setting.tp, setting.cp)
     if setting.cp == 1 or not elements:
         return {}
     group = group_of(setting.job, setting.device, setting.cp, setting.tp)

@@ -117,6 +117,26 @@ def test_stages_are_counted_by_their_layers() -> None:
     assert stages[0].parts["activations"] != stages[1].parts["activations"]
 
 
+def test_ranks_that_share_a_sequence_share_out_heads() -> None:
+    """They bring each other what the first matrix gives, and B and C once for each rank that has heads of a group."""
+    wide = {"hidden_size": 4096, "num_attention_heads": 32}
+    degrees = layout(context_parallel_size=4)
+    alone, shared, one_group = (
+        hybrid("M" * 8, parallelism, **wide, mamba_num_groups=groups)
+        for parallelism, groups in ((None, 8), (degrees, 8), (degrees, 1))
+    )
+    one, other = figures(alone), figures(shared)
+    assert other.parameters == one.parameters
+    assert other.memory < one.memory
+    sent = [
+        estimate_time(job, 32000, "torch", device_named("H100")).parts["context_parallel"]
+        for job in (shared, one_group)
+    ]
+    given, states = 2 * 8192 + 128 + 8192, 2 * 128
+    assert sent[0] > 0
+    assert sent[1] / sent[0] == pytest.approx((given + 4 * states) / (given + 8 * states), rel=0.05)
+
+
 def test_tensor_parallelism_shares_it_out() -> None:
     wide: dict[str, Any] = {
         "hidden_size": 4096,
