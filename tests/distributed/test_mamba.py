@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support import mamba_stub
 from support.faults import WEIGHTS_ALONE, Ranks
+from support.mamba_stub import INSTALL
 from support.matrix import FAMILIES, IN_TESTS, TOLERANCE
 from support.matrix import LAYOUTS as OF_MATRIX
 from support.trained_together import TrainedTogether, selected
@@ -28,10 +28,7 @@ from orchestrator.spec.job import JobSpec
 pytestmark = [pytest.mark.distributed, pytest.mark.slow("trains on real ranks")]
 
 STUBS = f"""
-sys.path.insert(0, {str(Path(mamba_stub.__file__).parent)!r})
-import mamba_stub
-mamba_stub.install()
-
+{INSTALL}
 import os
 from orchestrator.runtime import startup
 _build = startup.build_chunks
@@ -83,7 +80,7 @@ EXPERTS = {
 @pytest.fixture(scope="module")
 def stubs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("stubs") / "stubs.py"
-    path.write_text(f"import sys\n{STUBS}")
+    path.write_text(STUBS)
     return path
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support import mamba_stub
 from support.faults import Ranks
+from support.mamba_stub import INSTALL
 from support.training import layout, losses, make_run, tiny_job, values
 
 from orchestrator.spec.job import JobSpec
@@ -68,12 +68,6 @@ VARIANTS_OF_EXPERTS: dict[str, dict[str, Any]] = {
     "all-modules": selective("core_attn", "layernorm", "mlp", "moe"),
 }
 VARIANTS_OF_HYBRIDS = {**VARIANTS, **VARIANTS_OF_EXPERTS}
-STUBS = f"""
-import sys
-sys.path.insert(0, {str(Path(mamba_stub.__file__).parent)!r})
-import mamba_stub
-mamba_stub.install()
-"""
 COMPARED = """
 import contextlib, json, os
 import torch
@@ -140,7 +134,7 @@ def test_losses_and_gradients_are_those_without(
         (folder / name).mkdir(parents=True)
         (folder / name / "job.json").write_text(dump_resolved(recomputing(name, runtime, model)))
     code = tmp_path / "compared.py"
-    code.write_text((STUBS if model is HYBRID else "") + COMPARED.replace("FOLDER", str(folder)))
+    code.write_text((INSTALL if model is HYBRID else "") + COMPARED.replace("FOLDER", str(folder)))
     last = recomputing("last", {})
     ranks.must_train(make_run(tmp_path, last), last, inject=code)
     found = json.loads(folder.with_suffix(".json").read_text())

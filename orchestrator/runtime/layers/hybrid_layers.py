@@ -23,6 +23,7 @@ from megatron.core.transformer.transformer_config import TransformerConfig
 from megatron.core.transformer.transformer_layer import get_transformer_layer_offset
 
 from orchestrator.models.blocks.block import Branch
+from orchestrator.models.blocks.gated_delta_net.layers import segments_of
 from orchestrator.models.blocks.registry import STATE_SPACE
 from orchestrator.models.blocks.state_space.layers import go_on
 from orchestrator.models.layers import Layer
@@ -32,7 +33,9 @@ from orchestrator.spec.sections.runtime import Layers
 
 
 class StateSpaceMixer(MambaMixer):
-    """megatron-core's, which goes on from what it keeps in a cache where one is set."""
+    """megatron-core's, which goes on from what it keeps in a cache where one is set. It is told of which text of a
+    sequence each token is, [b, s], in place of where texts begin in one long sequence.
+    """
 
     cache: Any = None
     number = 0
@@ -44,6 +47,9 @@ class StateSpaceMixer(MambaMixer):
             return super().forward(hidden_states, *arguments, **options)
         projected, _ = self.in_proj(hidden_states)
         return self.out_proj(go_on(self, projected, self.cache, self.number))
+
+    def _create_packed_seq_idx(self, packed_seq_params: torch.Tensor, total_tokens: int) -> torch.Tensor:
+        return packed_seq_params.to(torch.int32)
 
 
 class StateSpaceLayer(MambaLayer):
@@ -61,9 +67,14 @@ class StateSpaceLayer(MambaLayer):
         first: int = get_transformer_layer_offset(config, vp_stage)
         super().__init__(config, submodules, layer_number + first, pg_collection=pg_collection)
 
-    def forward(self, hidden_states: torch.Tensor, **unused: Any) -> tuple[torch.Tensor, None]:
-        """[s, b, h] to the same, and no context for a layer behind it."""
-        return super().forward(hidden_states), None
+    def forward(
+        self, hidden_states: torch.Tensor, attention_mask: torch.Tensor | None = None, **unused: Any
+    ) -> tuple[torch.Tensor, None]:
+        """[s, b, h] to the same, and no context for a layer behind it. attention_mask: what is added to the scores of
+        attentions, [b, 1, s, s], where several texts are packed into a sequence: convolution and state end with each.
+        """
+        texts = None if attention_mask is None else segments_of(attention_mask)
+        return super().forward(hidden_states, packed_seq_params=texts), None
 
 
 class InputNorm(Norm):

@@ -22,14 +22,22 @@ if TYPE_CHECKING:
 
 PIECE = 128
 """Tokens between states that the scan writes down."""
+_NUMBER = 4
+"""Bytes of the number of a text."""
 
 
 def saved(model: StateSpaceFields, shape: RankShape, kernels: CoreKernels) -> int:
-    """Between its matrices. Batches of one are already laid out as the kernel wants them; others are copied, which it
-    keeps instead, as what ranks that share a sequence have of all its tokens.
+    """Between its matrices, and where texts are packed, which of them each token is of. Batches of one are already laid
+    out as the kernel wants them; others are copied, which it keeps instead, as what ranks that share a sequence have of
+    all its tokens.
     """
-    row = shape.tokens * shape.width // shape.tp
-    return row * shared_width(model, shape.tp, shape.cp) + 2 * row * state_space_width(model) + shape.tokens * FP32
+    row, of_texts = shape.tokens * shape.width // shape.tp, _NUMBER * shape.tokens if kernels.masked else 0
+    return (
+        row * shared_width(model, shape.tp, shape.cp)
+        + 2 * row * state_space_width(model)
+        + shape.tokens * FP32
+        + of_texts
+    )
 
 
 def backward(model: StateSpaceFields, shape: RankShape, kernels: CoreKernels) -> int:
