@@ -92,7 +92,7 @@ def rearrange(x: torch.Tensor, pattern: str) -> torch.Tensor:
 def repeat(x: torch.Tensor, pattern: str, *, g: int, n: int, r: int) -> torch.Tensor:
     """Each of g groups of n elements r times, behind one another."""
     assert pattern == "l b (g n) -> l b (g r n)"
-    return x.unflatten(-1, (g, n)).repeat_interleave(r, dim=2).flatten(2)
+    return torch.unflatten(x, -1, (g, n)).repeat_interleave(r, dim=2).flatten(2)
 
 
 def install() -> None:
