@@ -50,9 +50,10 @@ OF_JOBS: Final = (
         "context_parallelism",
         "parallelism.context_parallel_size",
         lambda job: bool(job.parallelism.context_parallel_size > 1),
+        families=(GPT, MAMBA),
         rules_out={"flash_attention": "it does not exchange keys and values"},
     ),
-    Feature("conversations", "data.chat", lambda job: bool(job.data.has_conversations)),
+    Feature("conversations", "data.chat", lambda job: bool(job.data.has_conversations), families=(GPT, MAMBA)),
     Feature("flash_attention", "runtime.attention_backend", lambda job: bool(job.runtime.attention_backend == "flash")),
     Feature(
         "images",

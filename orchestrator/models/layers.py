@@ -18,6 +18,13 @@ from orchestrator.models.blocks.registry import (
     STATE_SPACE,
     attention_of,
 )
+from orchestrator.models.layer_pattern import (
+    ATTENTION_LETTER,
+    EXPERT_LETTER,
+    MLP_LETTER,
+    STATE_SPACE_LETTER,
+    layer_pattern,
+)
 
 Layer = tuple[Branch, ...]
 """Its blocks, in the order in which they are computed: each a branch of the residual stream, with a norm before it."""
@@ -33,19 +40,19 @@ class Mixer(NamedTuple):
 
 
 MIXERS: Final[Mapping[str, Mixer]] = {
-    "M": Mixer("state space", lambda model: STATE_SPACE),
-    "*": Mixer("attention", attention_of),
-    "-": Mixer("MLP", lambda model: MLP),
+    STATE_SPACE_LETTER: Mixer("state space", lambda model: STATE_SPACE),
+    ATTENTION_LETTER: Mixer("attention", attention_of),
+    MLP_LETTER: Mixer("MLP", lambda model: MLP),
+    EXPERT_LETTER: Mixer("experts", lambda model: EXPERTS),
 }
 """By megatron-core's letters."""
-_STATE_SPACE, _ATTENTION, _MLP = MIXERS
 _PREDICTING: Final = tuple(block for block in BLOCKS if isinstance(block, PredictionBlock))
 
 
 def layers(model: Any) -> tuple[Layer, ...]:
     """The blocks of each layer. A T5's two halves are models of their own to whom asks this."""
     if model.family.is_hybrid:  # a job that is not legal may have other letters
-        return tuple((MIXERS.get(letter, MIXERS[_MLP]).block_of(model),) for letter in layer_pattern(model))
+        return tuple((MIXERS.get(letter, MIXERS[MLP_LETTER]).block_of(model),) for letter in layer_pattern(model))
     return _of_transformer(attention_of(model), model.linear_attention_layers, model.moe_layers)
 
 
@@ -121,31 +128,3 @@ def adaptable_of(model: Any) -> tuple[str, ...]:
     blocks = blocks_in_layers(model)
     names = (each.name for block in blocks for each in block.parameters.matrices(model) if each.name in block.adaptable)
     return tuple(dict.fromkeys(names))
-
-
-def layer_pattern(model: Any) -> str:
-    """The letters of a hybrid's layers: as written, or by the ratios as megatron-core spaces them. Attentions lie
-    evenly between state space layers; of these, then, every so many is an MLP, the last ones of each stretch.
-    """
-    if model.hybrid_override_pattern is not None:
-        return str(model.hybrid_override_pattern)
-    pattern = [_STATE_SPACE] * model.num_layers
-    attentions = round(model.num_layers * model.hybrid_attention_ratio)
-    _space(pattern, _ATTENTION, (model.num_layers - attentions) / (attentions + 1))
-    mlps = round(model.num_layers * model.hybrid_mlp_ratio)
-    if mlps > 0:
-        _space(pattern, _MLP, (model.num_layers - attentions - mlps) / mlps)
-    return "".join(pattern)
-
-
-def _space(pattern: list[str], letter: str, gap: float) -> None:
-    """Turn state space layers into others, one after each `gap` of them."""
-    left = gap
-    for index, kind in enumerate(pattern):
-        if kind != _STATE_SPACE:
-            continue
-        if left < 0.5:
-            pattern[index] = letter
-            left += gap
-        else:
-            left -= 1

@@ -29,7 +29,7 @@ class ModelFamily(NamedTuple):
     """Masked tokens are predicted, from both sides of them. The samples are two parts between special tokens, told
     apart by token types; between the last layer and the output layer there is a head with a dense layer and a norm."""
     is_hybrid: bool = False
-    """Layers are of several kinds, in the order of `layers.layer_pattern`; some need the kernels of state space
+    """Layers are of several kinds, in the order of `layer_pattern.layer_pattern`; some need the kernels of state space
     layers."""
     residual_branches: int = 2
     """Branches of the residual stream that a layer is: attention and MLP, or either of them alone."""

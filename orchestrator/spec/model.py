@@ -16,7 +16,8 @@ from orchestrator.fields.metadata import (
 from orchestrator.fields.order import in_listed_order
 from orchestrator.fields.values import Fraction, Plain, PluginName, Positive, PositiveNumber, Size, Text, empty_dict
 from orchestrator.models.blocks.registry import AttentionBlock, BlockFields, attention_of
-from orchestrator.models.layers import adaptable_of, layer_pattern
+from orchestrator.models.layer_pattern import layer_pattern
+from orchestrator.models.layers import adaptable_of
 from orchestrator.models.registry import BERT, FAMILIES, MAMBA, T5, Architecture, ModelFamily, Positions
 from orchestrator.spec.lora import LoraSpec
 from orchestrator.spec.vision import VisionSpec
@@ -152,8 +153,8 @@ class ModelSpec(BlockFields):
         resume.same_or(lambda job: layer_pattern(job.model), resume.SHAPE),
         AlsoCalled("hybrid_layer_pattern"),
     ] = None
-    """mamba: the layers in order, one letter each: `M` state space, `*` attention, `-` MLP. By default the two ratios
-    determine it."""
+    """mamba: the layers in order, one letter each: `M` state space, `*` attention, `-` MLP, `E` experts. By
+    default the two ratios determine it."""
     hybrid_attention_ratio: Annotated[
         Fraction, resume.same_or(lambda job: layer_pattern(job.model), resume.SHAPE), MegatronFlag(only=_MAMBA)
     ] = 0.0

@@ -9,8 +9,9 @@ from typing import Any
 import yaml
 from support.commands import Commands
 from support.faults import QUICK_TORCHRUN, Ranks
+from support.mamba_stub import INSTALL
 
-from baseline.recording import STUB, measured
+from baseline.recording import measured
 from orchestrator.launch.runs import all_runs
 from orchestrator.run_directory.checkpoints.commit_markers import committed
 from orchestrator.run_directory.rundir import RunDir
@@ -30,7 +31,7 @@ def keys_of(name: str) -> dict[str, Any]:
 def stub(folder: Path) -> Path:
     """A file of what ranks of a hybrid execute first."""
     path = folder / "stub.py"
-    path.write_text(STUB)
+    path.write_text(INSTALL)
     return path
 
 

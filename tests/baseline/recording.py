@@ -16,8 +16,8 @@ from typing import Any
 from unittest.mock import patch
 
 import pytest
-from support import mamba_stub
 from support.faults import Ranks
+from support.mamba_stub import INSTALL
 from support.training import make_run
 
 from baseline.jobs import RecordedJob
@@ -38,13 +38,6 @@ _DISK = SimpleNamespace(total=1000 * 10**9, used=900 * 10**9, free=100 * 10**9)
 """What every plan finds: checkpoints of some jobs do not fit."""
 _OF_THE_MACHINE = ("seconds", "tokens_per_second", "tflops", "mfu", "memory")
 """Parts of the names of metrics."""
-STUB = f"""
-import sys
-sys.path.insert(0, {str(Path(mamba_stub.__file__).parent)!r})
-import mamba_stub
-mamba_stub.install()
-"""
-"""What ranks of a hybrid execute first: mamba-ssm's kernels need a GPU."""
 _WIDTH = 120
 
 
@@ -91,7 +84,7 @@ def spec_of(job: RecordedJob, folder: Path) -> JobSpec:
 
 def before(job: RecordedJob, folder: Path) -> Path:
     """A file of what its ranks execute first."""
-    stub = STUB if job.family == "hybrid" else ""
+    stub = INSTALL if job.family == "hybrid" else ""
     path = folder / ("before-hybrid.py" if stub else "before.py")
     path.write_text(f"import os\nos.chdir({str(folder)!r})\n{stub}")
     return path

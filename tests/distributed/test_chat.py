@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from support.chats import MEASURED, conversations
 from support.faults import UNSAVED, WEIGHTS_ALONE, Ranks
+from support.mamba_stub import INSTALL
 from support.trained_together import ResumedTogether, TrainedTogether, selected
 from support.training import events, layout, losses, make_run, tiny_job, values
 
@@ -19,6 +20,11 @@ FOUR = {"num_layers": 4}
 DELTA = {
     **{"linear_attention_freq": 2, "linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 8},
     **{"linear_value_head_dim": 12, "add_bias_linear": False},
+}
+
+HYBRID = {
+    **{"architecture": "mamba", "num_layers": 3, "hybrid_override_pattern": "M*M", "mamba_state_dim": 8},
+    **{"mamba_head_dim": 16, "mamba_num_groups": 2},
 }
 
 
@@ -57,6 +63,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "learned-capped": {"position_embedding_type": "learned_absolute", "attention_logit_softcapping": 5.0},
     "latents": {"kv_lora_rank": 16, "qk_head_dim": 12, "qk_pos_emb_head_dim": 4, "v_head_dim": 8},
     "delta": DELTA,
+    "hybrid": HYBRID,
 }
 
 
@@ -66,7 +73,7 @@ def measured(
 ) -> TrainedTogether[tuple[str, bool]]:
     """Each kind of model with packing and without."""
     folder = tmp_path_factory.mktemp("measured")
-    (folder / "inject.py").write_text(MEASURED)
+    (folder / "inject.py").write_text(INSTALL + MEASURED)
     jobs = {
         (kind, packing): chat_job("measured", chats, None, chat={"packing": packing}, model=KINDS[kind])
         for kind in selected(request, "kind")
@@ -91,6 +98,8 @@ def test_a_conversation_has_the_same_loss_alone_and_among_others(
         assert packed == pytest.approx(alone, rel=1e-5)
 
 
+STATES = ("delta", "hybrid")
+"""Kinds whose tokens share a state."""
 RECOMPUTED = {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1}
 LAYOUTS: dict[str, dict[str, Any]] = {
     "tp2-sp": {"parallelism": layout(tp=2, sequence_parallel=True)},
@@ -104,14 +113,17 @@ LAYOUTS: dict[str, dict[str, Any]] = {
 
 @pytest.fixture(scope="module")
 def spread(ranks: Ranks, chats: str, tmp_path_factory: pytest.TempPathFactory) -> TrainedTogether[str]:
-    """Alone and at each layout; and so with linear attention."""
+    """Alone and at each layout; and so with linear attention, and with state space layers."""
+    folder = tmp_path_factory.mktemp("spread")
+    (folder / "inject.py").write_text(INSTALL)
     jobs = {
         name: chat_job(name, chats, None, steps=3, model=FOUR, **sections)
         for name, sections in {"alone": {}, **LAYOUTS}.items()
     }
-    for name, sections in (("linear-alone", {}), ("linear-spread", {**LAYOUTS["tp2-sp"], "runtime": RECOMPUTED})):
-        jobs[name] = chat_job(name, chats, None, steps=2, model=DELTA, **sections)
-    return TrainedTogether(ranks, tmp_path_factory.mktemp("spread"), jobs, UNSAVED)
+    for kind in STATES:
+        for name, sections in (("alone", {}), ("spread", {**LAYOUTS["tp2-sp"], "runtime": RECOMPUTED})):
+            jobs[f"{kind}-{name}"] = chat_job(name, chats, None, steps=2, model=KINDS[kind], **sections)
+    return TrainedTogether(ranks, folder, jobs, folder / "inject.py", UNSAVED)
 
 
 def test_every_layout_learns_the_same(spread: TrainedTogether[str]) -> None:
@@ -121,10 +133,11 @@ def test_every_layout_learns_the_same(spread: TrainedTogether[str]) -> None:
             assert values(spread[name], key) == pytest.approx(values(alone, key), rel=5e-5), (name, key)
 
 
-def test_linear_attention_learns_the_same_on_two_ranks(spread: TrainedTogether[str]) -> None:
+@pytest.mark.parametrize("states", STATES)
+def test_states_learn_the_same_on_two_ranks(states: str, spread: TrainedTogether[str]) -> None:
     """Recomputed as a whole there: each layer is told again which conversation a token is of."""
     for key in ("train/loss", "train/grad_norm", "validation/loss"):
-        found, expected = (values(spread[name], key) for name in ("linear-spread", "linear-alone"))
+        found, expected = (values(spread[f"{states}-{name}"], key) for name in ("spread", "alone"))
         assert found == pytest.approx(expected, rel=1e-5), key
 
 

@@ -62,8 +62,8 @@ FAMILIES = {
         "nemotron": "NemotronForCausalLM",
         "mamba2": "Mamba2ForCausalLM",
         "mamba2-wide": "Mamba2ForCausalLM",
-        "nemotron-h": "NemotronHForCausalLM",
-        "nemotron-h-gelu": "NemotronHForCausalLM",
+        **dict.fromkeys(("nemotron-h", "nemotron-h-gelu", "nemotron-h-moe"), "NemotronHForCausalLM"),
+        "nemotron-h-moe-dense-layers": "NemotronHForCausalLM",
         "granite": "GraniteForCausalLM",
         "smollm3": "SmolLM3ForCausalLM",
         "smollm3-rotated": "SmolLM3ForCausalLM",  # it is a Llama too

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from support.faults import Ranks
+from support.mamba_stub import INSTALL
 from support.training import layout, losses, make_run, tiny_job, values
 
 from orchestrator.spec.job import JobSpec
@@ -55,6 +56,10 @@ EXPERTS: dict[str, Any] = {
     **{"num_experts": 4, "moe_ffn_hidden_size": 48, "moe_layer_freq": 2, "moe_aux_loss_coeff": 0.1},
     **{"moe_shared_expert_intermediate_size": 32, "moe_z_loss_coeff": 0.01},
 }
+HYBRID: dict[str, Any] = {
+    **{"architecture": "mamba", "hybrid_override_pattern": "ME*-", "mamba_state_dim": 8, "mamba_head_dim": 8},
+    **{"mamba_num_groups": 2, "activation": "squared_relu", **EXPERTS, "moe_layer_freq": 1},
+}
 VARIANTS_OF_EXPERTS: dict[str, dict[str, Any]] = {
     "none": {},
     "moe": selective("moe"),
@@ -62,6 +67,7 @@ VARIANTS_OF_EXPERTS: dict[str, dict[str, Any]] = {
     "layernorm": selective("layernorm"),
     "all-modules": selective("core_attn", "layernorm", "mlp", "moe"),
 }
+VARIANTS_OF_HYBRIDS = {**VARIANTS, **VARIANTS_OF_EXPERTS}
 COMPARED = """
 import contextlib, json, os
 import torch
@@ -107,28 +113,28 @@ os.environ["MASTER_ADDR"] = address
 """
 
 
-def recomputing(
-    name: str, runtime: dict[str, Any], experts: dict[str, Any] | None = None, **parallelism: Any
-) -> JobSpec:
-    model = {**MODEL, **(experts or {})}
+def recomputing(name: str, runtime: dict[str, Any], more: dict[str, Any] | None = None, **parallelism: Any) -> JobSpec:
+    model = {**MODEL, **(more or {})}
     return tiny_job(
         name, model=model, runtime={"layers": "torch", **runtime}, parallelism=layout(**parallelism), **SIZES
     )
 
 
 @pytest.mark.parametrize(
-    ("variants", "experts"), [(VARIANTS, {}), (VARIANTS_OF_EXPERTS, EXPERTS)], ids=["dense", "experts"]
+    ("variants", "model"),
+    [(VARIANTS, {}), (VARIANTS_OF_EXPERTS, EXPERTS), (VARIANTS_OF_HYBRIDS, HYBRID)],
+    ids=["dense", "experts", "hybrid"],
 )
 def test_losses_and_gradients_are_those_without(
-    ranks: Ranks, tmp_path: Path, variants: dict[str, dict[str, Any]], experts: dict[str, Any]
+    ranks: Ranks, tmp_path: Path, variants: dict[str, dict[str, Any]], model: dict[str, Any]
 ) -> None:
-    """With dropout, whose masks have to be drawn again, and with every other layer's experts."""
+    """With dropout, whose masks have to be drawn again, with every other layer's experts, and in a hybrid."""
     folder = tmp_path / "variants"
     for name, runtime in variants.items():
         (folder / name).mkdir(parents=True)
-        (folder / name / "job.json").write_text(dump_resolved(recomputing(name, runtime, experts)))
+        (folder / name / "job.json").write_text(dump_resolved(recomputing(name, runtime, model)))
     code = tmp_path / "compared.py"
-    code.write_text(COMPARED.replace("FOLDER", str(folder)))
+    code.write_text((INSTALL if model is HYBRID else "") + COMPARED.replace("FOLDER", str(folder)))
     last = recomputing("last", {})
     ranks.must_train(make_run(tmp_path, last), last, inject=code)
     found = json.loads(folder.with_suffix(".json").read_text())

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support import mamba_stub
 from support.cpu_weights import ON_THE_CPU
 from support.faults import Ranks
+from support.mamba_stub import INSTALL
 from support.training import four_layer_job, largest_difference, losses, make_run, values
 
 from orchestrator.spec.job import JobSpec
@@ -44,8 +44,7 @@ def test_a_gpu_trains_what_the_cpu_trains(layers: str, ranks: Ranks, tmp_path: P
         pytest.skip("Transformer Engine is not installed")
     stubs, weights = tmp_path / "stubs.py", tmp_path / "weights.py"
     weights.write_text(ON_THE_CPU)
-    folder = str(Path(mamba_stub.__file__).parent)
-    stubs.write_text(f"import sys\nsys.path.insert(0, {folder!r})\nimport mamba_stub\nmamba_stub.install()\n")
+    stubs.write_text(INSTALL)
     # The rule that keeps a hybrid off the CPU does not know the stubs; it does not hold for a run that is there.
     cpu = hybrid_job("cpu")
     cpu = cpu.model_copy(update={"runtime": cpu.runtime.model_copy(update={"device": "cpu"})})

@@ -7,6 +7,7 @@ from __future__ import annotations
 import importlib.util
 import sys
 import types
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -19,6 +20,13 @@ _PATTERNS: dict[str, Any] = {
 }
 
 
+INSTALL = f"""
+import sys
+sys.path.insert(0, {str(Path(__file__).parent)!r})
+import mamba_stub
+mamba_stub.install()
+"""
+"""What ranks of a hybrid execute first."""
 _TENSOR_OPERATIONS = "megatron.core.inference.contexts.attention_context.triton.tensor_ops"
 
 
@@ -47,19 +55,22 @@ def scan(
     D: torch.Tensor,  # noqa: N803 - the kernel's name
     headdim: int,
     ngroups: int,
+    seq_idx: torch.Tensor | None = None,
     **unused: Any,
 ) -> torch.Tensor:
     """From [b, l, z x B C dt] to [b, l, channels] in the same precision: convolution, recurrence and gate. Decays are
-    fp32, and so is the recurrence.
+    fp32, and so is the recurrence. seq_idx: [b, l], of which text each token is; those of others it does not know.
     """
     heads = decay.numel()
     width = heads * headdim
     state = (weight.size(0) - width) // (2 * ngroups)
     z, convolved, dt = projected.split([width, weight.size(0), heads], dim=-1)
     taps = weight.size(1)
-    padded = functional.pad(convolved.transpose(1, 2), (taps - 1, 0))
-    convolved = functional.silu(functional.conv1d(padded, weight.unsqueeze(1), bias, groups=weight.size(0)))
-    x, b, c = convolved.transpose(1, 2).split([width, ngroups * state, ngroups * state], dim=-1)
+    texts = torch.zeros(convolved.shape[:2]) if seq_idx is None else seq_idx
+    seen = functional.pad(convolved, (0, 0, taps - 1, 0)).unfold(1, taps, 1)  # [b, l, channels, taps]
+    known = functional.pad(texts, (taps - 1, 0), value=-1).unfold(1, taps, 1) == texts[..., None]
+    convolved = functional.silu((seen * known[:, :, None] * weight).sum(-1) + bias)
+    x, b, c = convolved.split([width, ngroups * state, ngroups * state], dim=-1)
     x = x.unflatten(-1, (heads, headdim))
     b, c = (each.unflatten(-1, (ngroups, state)).repeat_interleave(heads // ngroups, dim=2) for each in (b, c))
     step = functional.softplus(dt + dt_bias)
@@ -67,7 +78,8 @@ def scan(
     outputs = []
     for token in range(x.size(1)):
         written = step[:, token, :, None, None] * x[:, token, :, :, None] * b[:, token, :, None, :]
-        kept = torch.exp(step[:, token] * decay)[:, :, None, None] * kept + written
+        goes_on = texts[:, token] == texts[:, token - 1] if token else torch.ones(x.size(0), dtype=torch.bool)
+        kept = torch.exp(step[:, token] * decay)[:, :, None, None] * kept * goes_on[:, None, None, None] + written
         outputs.append((kept * c[:, token, :, None, :]).sum(-1) + D[:, None] * x[:, token])
     return (torch.stack(outputs, dim=1).flatten(2) * functional.silu(z)).to(projected.dtype)
 
@@ -75,6 +87,12 @@ def scan(
 def rearrange(x: torch.Tensor, pattern: str) -> torch.Tensor:
     arranged: torch.Tensor = _PATTERNS[pattern](x)
     return arranged
+
+
+def repeat(x: torch.Tensor, pattern: str, *, g: int, n: int, r: int) -> torch.Tensor:
+    """Each of g groups of n elements r times, behind one another."""
+    assert pattern == "l b (g n) -> l b (g r n)"
+    return torch.unflatten(x, -1, (g, n)).repeat_interleave(r, dim=2).flatten(2)
 
 
 def install() -> None:
@@ -89,8 +107,8 @@ def install() -> None:
             "mamba_chunk_scan_combined": None,
             "mamba_split_conv1d_scan_combined": scan,
         },
-        "causal_conv1d": {},
-        "einops": {"rearrange": rearrange, "repeat": None},
+        "causal_conv1d": {"__version__": "1.4.0"},
+        "einops": {"rearrange": rearrange, "repeat": repeat},
     }
     if importlib.util.find_spec("triton") is None:  # what inference alone calls
         operations = ("tensor_get_slice_after", "tensor_masked_update", "tensor_merge")

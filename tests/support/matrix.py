@@ -146,6 +146,12 @@ FAMILIES: dict[str, dict[str, Any]] = {
         **{"mamba_state_dim": 8, "mamba_head_dim": 8, "mamba_num_groups": 2, "normalization": "RMSNorm"},
         **{"activation": "squared_relu", "add_bias_linear": False},
     },
+    "hybrid-experts": {
+        **{**_MODEL, "architecture": "mamba", "num_layers": 4, "hybrid_override_pattern": "ME*E", "seq_length": 16},
+        **{"mamba_state_dim": 8, "mamba_head_dim": 8, "mamba_num_groups": 2, "normalization": "RMSNorm"},
+        **{"activation": "squared_relu", "add_bias_linear": False, "num_experts": 4, "moe_ffn_hidden_size": 48},
+        **{"moe_shared_expert_intermediate_size": 40, "moe_aux_loss_coeff": 0.05},
+    },
     "t5": {
         **{**_MODEL, "architecture": "t5", "decoder_seq_length": 16, "vocab_size": 320},
         **{"position_embedding_type": "relative", "relative_attention_max_distance": 32, "activation": "relu"},
@@ -183,7 +189,7 @@ _REFUSALS: tuple[tuple[tuple[str, ...], Callable[[dict[str, Any]], bool], str], 
     (("ep2",), lambda model: "num_experts" not in model, "num_experts"),
     (("tp2",), lambda model: "num_experts" in model, "sequence_parallel"),
     (("cp2",), lambda model: "vision" in model, "images"),
-    (("cp2",), lambda model: "architecture" in model, "cuts"),
+    (("cp2",), lambda model: model.get("architecture", "mamba") != "mamba", "cuts"),
     (("cp2",), lambda model: "attention_chunk_size" in model, "chunks"),
     (("pp2-embedding-alone",), lambda model: "mtp_num_layers" in model, "letter"),
     (("pp2-interleaved", "tp2-pp2-interleaved-sp"), lambda model: model.get("architecture") == "t5", "virtual"),
@@ -225,6 +231,7 @@ ONLY = {
     "muon": (*("plain-optimizer", "dp2", "dp2-plain-optimizer", "dp2-no-overlap", "cp2", "tp2-pp2-interleaved-sp"),),
     "race": ("dp2", "tp2-pp2-interleaved-sp"),
     "hybrid": (),
+    "hybrid-experts": (),
 }
 """The families of the table in docs/how-to/parallelism.md have all layouts, so that each is proved by itself. Of others
 those run that hold what a family has of its own: `matrix_cover.py` says what must be held, and by what each cell that
@@ -239,9 +246,14 @@ OF_OTHERS_IN_BF16 = ("tp2-sp",)
 IN_TESTS = {
     "tests/distributed/test_mamba.py::test_layouts_agree": {
         name: ("hybrid", name, "fp32")
-        for name in ("tp2-sp", "pp2-interleaved", "pp2-uneven", "pp2-embedding-alone", "dp2-fsdp")
+        for name in ("tp2-sp", "pp2-interleaved", "pp2-uneven", "pp2-embedding-alone", "dp2-fsdp", "cp2")
     },
     "tests/distributed/test_mamba.py::test_bf16": {"": ("hybrid", "tp2-sp", "bf16")},
+    "tests/distributed/test_mamba.py::test_layouts_agree_with_experts": {
+        "ep2": ("hybrid-experts", "ep2", "fp32"),
+        "tp2-pp2-interleaved-sp": ("hybrid-experts", "tp2-pp2-interleaved-sp", "fp32"),
+    },
+    "tests/distributed/test_mamba.py::test_experts_in_bf16": {"": ("hybrid-experts", "tp2-sp", "bf16")},
     "tests/distributed/test_fully_sharded.py::test_losses_and_norms_are_those_of_whole_weights": {
         "evaluated": ("gpt", "dp2-fsdp", "fp32"),
         "bf16": ("gpt", "dp2-fsdp", "bf16"),

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
         RoutedMemory,
         RoutedTime,
         RulesPart,
+        SharingTime,
         StateSpaceParameters,
         WeightsPart,
     )
@@ -110,6 +111,8 @@ class Branch(Block):
     """What names of its weights begin with in a layer's; nothing for what is no branch in a layer's list."""
     recomputed_as: Literal["mlp", "moe"] | None = None
     """Its name in `runtime.recompute_modules`; None where it is not recomputed as a whole."""
+    norm_is_recomputed = True
+    """Whether `layernorm` in `runtime.recompute_modules` means the norm before it."""
     norm_is_module = False
     """Whether the norm before it is a module of its own in Transformer Engine's layers too."""
     has_activation = False
@@ -153,9 +156,9 @@ class Branch(Block):
         """Elements of each token that ranks which share a sequence bring each other, all to all of them."""
         return 0
 
-    def redistributed(self, model: Any) -> int:
-        """Elements of each token that ranks which share a sequence send one another, each to one: to have all tokens of
-        fewer heads between the matrices.
+    def redistributed(self, model: Any, tp: int, cp: int) -> int:
+        """Elements of each token that `cp` ranks which share a sequence send one another, each to one: to have all
+        tokens of fewer heads between the matrices.
         """
         return 0
 
@@ -255,10 +258,18 @@ class StateSpaceBlock(Branch):
     """What passes a state from token to token."""
 
     prefix = "mixer."
+    norm_is_recomputed = False
 
     @cached_property
     def parameters(self) -> StateSpaceParameters:
         return cast("StateSpaceParameters", self.part("parameters"))
+
+    @cached_property
+    def time(self) -> SharingTime:
+        return cast("SharingTime", self.part("time"))
+
+    def redistributed(self, model: Any, tp: int, cp: int) -> int:
+        return self.time.redistributed(model, tp, cp)
 
     @cached_property
     def layers(self) -> KeepingLayers:
@@ -273,6 +284,8 @@ class StateSpaceBlock(Branch):
 
 class PredictionBlock(Branch):
     """What joins a hidden state and the embedding of a further token, before a layer that predicts the next one."""
+
+    norm_is_recomputed = False
 
     def layers_behind(self, model: Any) -> int:
         return int(model.mtp_num_layers)
@@ -333,8 +346,8 @@ class LinearAttentionBlock(TokenMixer):
     def time(self) -> LinearAttentionTime:
         return cast("LinearAttentionTime", self.part("time"))
 
-    def redistributed(self, model: Any) -> int:
-        return self.time.redistributed(model)
+    def redistributed(self, model: Any, tp: int, cp: int) -> int:
+        return self.time.redistributed(model, tp, cp)
 
     @cached_property
     def parameters(self) -> StateSpaceParameters:

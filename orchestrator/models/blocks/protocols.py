@@ -99,10 +99,14 @@ class AttentionTime(MovingPart, Protocol):
     def more_launches(self, model: Any) -> ForwardBackward: ...
 
 
-class LinearAttentionTime(AttentionTime, Protocol):
-    """The same of linear attention, whose heads are shared out by ranks that share a sequence."""
+class SharingTime(Protocol):
+    """`time.py` of what passes a state, whose heads are shared out by ranks that share a sequence."""
 
-    def redistributed(self, model: Any) -> int: ...
+    def redistributed(self, model: Any, tp: int, cp: int) -> int: ...
+
+
+class LinearAttentionTime(AttentionTime, SharingTime, Protocol):
+    """The same of linear attention."""
 
 
 class RoutedTime(Protocol):

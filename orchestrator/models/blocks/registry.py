@@ -198,6 +198,7 @@ EXPERTS: Final = RoutedBlock(
             "experts",
             "model.num_experts",
             lambda job: bool(job.model.has_experts),
+            families=(GPT, MAMBA),
             rules_out={
                 "cuda_graphs": "the number of tokens per expert changes in each pass",
                 "generation_graphs": "the host asks the GPU which experts are chosen",

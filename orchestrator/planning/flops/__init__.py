@@ -17,25 +17,29 @@ from orchestrator.planning.flops.vision import vision_flops, vision_formula
 from orchestrator.planning.hardware.devices import shipped
 from orchestrator.spec.job import JobSpec
 
+_EXPERTS = (
+    "in a layer with experts m*f is m*(chosen experts * their width * c + shared width) + experts; "
+    "c the capacity factor where it is below 1, and else 1"
+)
+_CAUSAL_EXPERTS = "in a layer with experts m*f is m*(chosen experts * their width + shared width)"
 FORMULA = (
     "T * (6*L*(h*(q+2*k) + q*h + m*h*f) + 12*L*q*s + 6*V*h); T tokens, L layers, h hidden, q query width, "
     "k key width, m MLP matrices (2, gated 3), f ffn width, s sequence, V padded vocabulary; "
     "in a layer with a window of w tokens s is w*(2 - w/s); "
-    "in a layer with experts m*f is m*(chosen experts * their width * c + shared width) + experts; "
-    "c the capacity factor where it is below 1, and else 1"
+    f"{_EXPERTS}"
 )
 """The formula as it is stored beside a number."""
 CAUSAL_FORMULA = (
     "T * (6*L*(h*(q+2*k) + q*h + q*s + m*h*f) + 6*V*h); as Megatron-LM counts, half of attention's scores; T tokens, "
     "L layers, h hidden, q query width, k key width, m MLP matrices (2, gated 3), f ffn width, s sequence, V padded "
-    "vocabulary; in a layer with experts m*f is m*(chosen experts * their width + shared width)"
+    f"vocabulary; {_CAUSAL_EXPERTS}"
 )
 """Neither windows nor routers nor dropped tokens are counted, nor what is bidirectional in full."""
 HYBRID_FORMULA = (
     "T * (3*M*(2*h*p + 7*w*n + 2*w*h) + A*(6*(h*(q+2*k) + q*h) + 12*q*s) + 6*F*m*h*f + 6*V*h); T tokens, "
-    "M, A and F layers of state space, attention and MLP, h hidden, w width of a state space layer, n its state, "
-    "p = 2*w + 2*groups*n + heads, q query width, k key width, s sequence, m MLP matrices (2, gated 3), f ffn width, "
-    "V padded vocabulary"
+    "M, A and F layers of state space, attention and MLP or experts, h hidden, w width of a state space layer, "
+    "n its state, p = 2*w + 2*groups*n + heads, q query width, k key width, s sequence, m MLP matrices (2, "
+    f"gated 3), f ffn width, V padded vocabulary; {_EXPERTS}"
 )
 """Megatron-LM counts the scan as 7*w*n as well."""
 _NORMS_OF_PREDICTION = 3
@@ -50,7 +54,7 @@ def formula(job: JobSpec) -> str:
         return T5_FORMULA.replace("12*D*q*Sd*(Sd + Se)", "6*D*q*Sd*(Sd + 2*Se)") if causal else T5_FORMULA
     if model.family.is_hybrid or model.has_adapters:
         own = lora_formula(model) if model.has_adapters else HYBRID_FORMULA
-        return own.replace("12*q*s", "6*q*s") if causal else own
+        return own.replace("12*q*s", "6*q*s").replace(_EXPERTS, _CAUSAL_EXPERTS) if causal else own
     of_layers = CAUSAL_FORMULA if causal else FORMULA
     if job.has_task:
         return of_layers.replace(" + 6*V*h)", ")")  # its head is no work beside the layers

@@ -11,6 +11,7 @@ from orchestrator.models.layers import Layer, layers, prediction_layers
 from orchestrator.planning.layout.topology import layers_of_stages
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.layout.stages import layers_of_chunks
+from orchestrator.spec.model import ModelSpec
 
 Kinds = tuple[tuple[Layer, int], ...]
 """Of a model chunk: each kind of its layers, and how many of it."""
@@ -65,6 +66,16 @@ def in_stages(job: JobSpec, count_of: Callable[[Layer], int]) -> list[int]:
     of_layers = {layer: count_of(layer) for layer in {layer for kinds in different for layer, _ in kinds}}
     of_chunks = {kinds: sum(of_layers[layer] * each for layer, each in kinds) for kinds in different}
     return [sum(map(of_chunks.__getitem__, chunks)) for chunks in in_chunks]
+
+
+def attending(model: ModelSpec, shares: Shares) -> float:
+    """Of the layers of a chunk the share whose tokens attend to each other."""
+    return sum(share for block, share in shares.items() if block.scores(model) is not None)
+
+
+def recomputed_norms(shares: Shares) -> float:
+    """Norms of a layer, in the mean over a chunk's, that `layernorm` in `runtime.recompute_modules` means."""
+    return sum(share for block, share in shares.items() if block.norm_is_recomputed)
 
 
 def shares_of(kinds: Kinds) -> Shares:

@@ -56,13 +56,14 @@ def core_kernels(job: JobSpec, layers: Layers, *, is_recomputed: bool) -> CoreKe
 
 def saved_by_layer(job: JobSpec, layer: Layer, sizes: RankShape, kernels: CoreKernels) -> int:
     """Bytes that one layer keeps from its forward to its backward pass over one micro-batch."""
+    layers = kernels.layers
     kept = len(layer) * (sizes.own_tokens * sizes.hidden if job.model.hidden_dropout > 0 else 0)  # masks of one byte
     for block in layer:
-        recomputes_norm = "layernorm" in job.runtime.recomputed_modules and _norm_is_module(job, block, kernels.layers)
+        recomputes_norm = "layernorm" in job.runtime.recomputed_modules and _norm_is_recomputed(job, block, layers)
         kept += residual_stream.saved_by_branch(job.model, sizes, recomputes_norm=recomputes_norm)
         kept += 0 if is_recomputed(job, block) else block.memory.saved(job.model, sizes, kernels)
     # In a hybrid, with each attention the norms of two of its layers.
-    if kernels.layers == "torch" and _counts_mlp(layer):
+    if layers == "torch" and _counts_mlp(layer):
         kept += residual_stream.saved_in_fp32(job.model, sizes)
     return kept - residual_stream.saved_once(job.model, sizes)
 
@@ -72,11 +73,12 @@ def is_recomputed(job: JobSpec, block: Branch) -> bool:
     return block.recomputed_as in job.runtime.recomputed_modules
 
 
-def _norm_is_module(job: JobSpec, block: Branch, layers: Layers) -> bool:
+def _norm_is_recomputed(job: JobSpec, block: Branch, layers: Layers) -> bool:
     """In Transformer Engine's layers most norms with a bias before a linear are a part of that, and not recomputed
     alone.
     """
-    return layers == "torch" or block.norm_is_module or not job.model.norm_bias
+    is_module = layers == "torch" or block.norm_is_module or not job.model.norm_bias
+    return block.norm_is_recomputed and is_module
 
 
 def _counts_mlp(layer: Layer) -> bool:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from orchestrator.models.blocks.base import ForwardBackward
 from orchestrator.models.blocks.residual_stream import time as residual_stream
-from orchestrator.planning.layout.chunk_layers import Shares
+from orchestrator.planning.layout.chunk_layers import Shares, attending, recomputed_norms
 from orchestrator.planning.time.adapters import launches as adapter_launches
 from orchestrator.planning.time.experts import launches as expert_launches
 from orchestrator.planning.time.kernels.attention import goes_round
@@ -29,6 +29,7 @@ class LaunchTime(NamedTuple):
         return LaunchTime(self.host.plus(other.host), self.gaps.plus(other.gaps))
 
 
+_NONE = ForwardBackward(0, 0)
 NOTHING = LaunchTime(ForwardBackward(0.0, 0.0), ForwardBackward(0.0, 0.0))
 
 
@@ -92,9 +93,10 @@ def started_again(setting: Setting, layers: int, shares: Shares) -> float:
         return layers_again(setting, layers) * (_kernels(setting, shares).forward + _beside(setting).forward)
     modules = setting.job.runtime.recomputed_modules
     started, of_layers = setting.device.fitted.host.recomputed, {"mlp": 0.0, "moe": 0.0}
+    of_layers |= {"core_attn": attending(setting.model, shares), "layernorm": recomputed_norms(shares) / 2}
     of_layers |= {block.recomputed_as: share for block, share in shares.items() if block.recomputed_as is not None}
-    found = sum(started[name] * of_layers.get(name, 1.0) for name in modules) * _plain(setting).forward
-    found += _exchanging(setting).forward if "core_attn" in modules else 0.0
+    found = sum(started[name] * of_layers[name] for name in modules) * _plain(setting).forward
+    found += of_layers["core_attn"] * _exchanging(setting).forward if "core_attn" in modules else 0.0
     again = {block: share for block, share in shares.items() if block.recomputed_as in modules}
     return layers * (found + _more(setting, again).forward)
 
@@ -112,8 +114,13 @@ def _more(setting: Setting, shares: Shares) -> ForwardBackward:
 
 def _kernels(setting: Setting, shares: Shares) -> ForwardBackward:
     """Kernels that the host starts for a layer."""
-    found = _plain(setting).plus(_more(setting, shares)).plus(adapter_launches(setting, shares))
-    return found.plus(setting.device.fitted.quantization.launches) if setting.quantizes else found
+    found = _plain(setting).plus(setting.device.fitted.quantization.launches if setting.quantizes else _NONE)
+    return _NONE.plus(found, _of_whole(setting)).plus(_more(setting, shares)).plus(adapter_launches(setting, shares))
+
+
+def _of_whole(setting: Setting) -> float:
+    """What a layer is of one with attention and MLP."""
+    return setting.device.fitted.hybrid.launches if setting.model.family.is_hybrid else 1.0
 
 
 def _plain(setting: Setting) -> ForwardBackward:
@@ -133,7 +140,7 @@ def _beside(setting: Setting) -> ForwardBackward:
     if setting.tp > 1:
         collectives = fitted.collectives_in_parallel if setting.sp else fitted.collectives
         found = found.plus(collectives, setting.kernels.collective)
-    return found.plus(_exchanging(setting))
+    return _NONE.plus(found.plus(_exchanging(setting)), _of_whole(setting))
 
 
 def _exchanging(setting: Setting) -> ForwardBackward:

@@ -11,7 +11,7 @@ from orchestrator.models.blocks.base import FP32, NOTHING, ForwardBackward, Matr
 from orchestrator.models.blocks.block import Branch
 from orchestrator.models.layers import Layer, matrices_of
 from orchestrator.models.layers import layers as layers_of
-from orchestrator.planning.layout.chunk_layers import Shares
+from orchestrator.planning.layout.chunk_layers import Shares, attending, recomputed_norms
 from orchestrator.planning.time.communication import Group, group_of
 from orchestrator.planning.time.experts import dispatch_seconds, exchanging_group, moving_seconds, routed_seconds
 from orchestrator.planning.time.kernels.attention import (
@@ -238,7 +238,7 @@ def _context_exchange(setting: Setting, block: Branch) -> Parts:
     """Context parallelism: every rank needs all keys and values, or all tokens of its heads; and their gradients come
     back the same way. Of what goes to one rank each, as much passes through a rank as if its own were gathered.
     """
-    elements = setting.cp * block.exchanged(setting.model) + block.redistributed(setting.model)
+    elements = setting.cp * block.exchanged(setting.model) + block.redistributed(setting.model, setting.tp, setting.cp)
     if setting.cp == 1 or not elements:
         return {}
     group = group_of(setting.job, setting.device, setting.cp, setting.tp)
@@ -277,9 +277,10 @@ def _modules_again(setting: Setting, layer: Pass, shares: Shares) -> float:
     model, modules = setting.model, setting.job.runtime.recomputed_modules
     seconds = 0.0
     if "core_attn" in modules:
-        seconds += layer.forward.get("attention", 0.0) + sum(_context_exchange(setting, model.attention).values())
+        exchanged = sum(_context_exchange(setting, model.attention).values())
+        seconds += layer.forward.get("attention", 0.0) + attending(model, shares) * exchanged
     if "layernorm" in modules:
-        norms = 2 * norm_accesses(setting).forward * setting.own_tokens * model.hidden_size
+        norms = recomputed_norms(shares) * norm_accesses(setting).forward * setting.own_tokens * model.hidden_size
         seconds += setting.streaming(norms * setting.size)
     for block, share in shares.items():
         if block.recomputed_as in modules:

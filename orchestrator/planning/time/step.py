@@ -206,9 +206,8 @@ def _chunk(setting: Setting, layer: Pass, kinds: Kinds, accumulation: float, fir
     each += [images.passes] if images else []
     backward = add(*(one.backward for one in each), {"memory_bound": accumulation})
     whole = Pass(add(*(one.forward for one in each)), backward)
-    more, launches = images.starts if images else NOTHING, setting.device.fitted.hybrid.launches
-    started = launches * layers if setting.model.family.is_hybrid else layers
-    return with_host(setting, whole, started, shares, started_again(setting, layers, shares), more)
+    more = images.starts if images else NOTHING
+    return with_host(setting, whole, layers, shares, started_again(setting, layers, shares), more)
 
 
 def _mean_layer(setting: Setting) -> Callable[[Kinds], Pass]:

@@ -1,4 +1,5 @@
-"""The layers of a hybrid: state space layers, and the attention and the MLP of a transformer layer by themselves.
+"""The layers of a hybrid: state space layers, and the attention, the MLP and the experts of a transformer layer by
+themselves.
 
 Imports mamba-ssm where it is installed: import it for hybrids only.
 """
@@ -22,7 +23,8 @@ from megatron.core.transformer.transformer_config import TransformerConfig
 from megatron.core.transformer.transformer_layer import get_transformer_layer_offset
 
 from orchestrator.models.blocks.block import Branch
-from orchestrator.models.blocks.registry import MLP, STATE_SPACE
+from orchestrator.models.blocks.gated_delta_net.layers import segments_of
+from orchestrator.models.blocks.registry import STATE_SPACE
 from orchestrator.models.blocks.state_space.layers import go_on
 from orchestrator.models.blocks.state_space.weights import PROJECTED
 from orchestrator.models.layers import Layer
@@ -32,7 +34,9 @@ from orchestrator.spec.sections.runtime import Layers
 
 
 class StateSpaceMixer(MambaMixer):
-    """megatron-core's, which goes on from what it keeps in a cache where one is set."""
+    """megatron-core's, which goes on from what it keeps in a cache where one is set. It is told of which text of a
+    sequence each token is, [b, s], in place of where texts begin in one long sequence.
+    """
 
     cache: Any = None
     number = 0
@@ -44,6 +48,9 @@ class StateSpaceMixer(MambaMixer):
             return super().forward(hidden_states, *arguments, **options)
         projected, _ = self.in_proj(hidden_states)
         return self.out_proj(go_on(self, projected, self.cache, self.number))
+
+    def _create_packed_seq_idx(self, packed_seq_params: torch.Tensor, total_tokens: int) -> torch.Tensor:
+        return packed_seq_params.to(torch.int32)
 
     def sharded_state_dict(
         self, prefix: str = "", sharded_offsets: tuple[Any, ...] = (), metadata: Any = None
@@ -75,9 +82,14 @@ class StateSpaceLayer(MambaLayer):
         first: int = get_transformer_layer_offset(config, vp_stage)
         super().__init__(config, submodules, layer_number + first, pg_collection=pg_collection)
 
-    def forward(self, hidden_states: torch.Tensor, **unused: Any) -> tuple[torch.Tensor, None]:
-        """[s, b, h] to the same, and no context for a layer behind it."""
-        return super().forward(hidden_states), None
+    def forward(
+        self, hidden_states: torch.Tensor, attention_mask: torch.Tensor | None = None, **unused: Any
+    ) -> tuple[torch.Tensor, None]:
+        """[s, b, h] to the same, and no context for a layer behind it. attention_mask: what is added to the scores of
+        attentions, [b, 1, s, s], where several texts are packed into a sequence: convolution and state end with each.
+        """
+        texts = None if attention_mask is None else segments_of(attention_mask)
+        return super().forward(hidden_states, packed_seq_params=texts), None
 
 
 class InputNorm(Norm):
@@ -95,13 +107,17 @@ def block_spec(
     first, count = get_transformer_layer_offset(config, vp_stage), get_num_layers_to_build(config, vp_stage=vp_stage)
     blocks = [block for layer in every[first : first + count] for block in layer]
     made: dict[Branch, Any] = {STATE_SPACE: _state_space(layers)}
-    for block in set(blocks) - {STATE_SPACE}:
-        made[block] = _without(whole.layer_specs[0], _ATTENTION if block is MLP else _MLP)
+    for block, layer in zip(blocks, whole.layer_specs, strict=True):
+        if block not in made:
+            made[block] = _without(layer, _OTHER_BRANCH[block.prefix])
     return TransformerBlockSubmodules(layer_specs=[made[block] for block in blocks], layer_norm=whole.layer_norm)
 
 
-_ATTENTION = {"input_layernorm": IdentityOp, "self_attention": IdentityOp, "self_attn_bda": IdentityFuncOp}
-_MLP = {"pre_mlp_layernorm": IdentityOp, "mlp": IdentityOp, "mlp_bda": IdentityFuncOp}
+_OTHER_BRANCH = {
+    "mlp.": {"input_layernorm": IdentityOp, "self_attention": IdentityOp, "self_attn_bda": IdentityFuncOp},
+    "self_attention.": {"pre_mlp_layernorm": IdentityOp, "mlp": IdentityOp, "mlp_bda": IdentityFuncOp},
+}
+"""By how names of a branch's weights begin: nothing in place of the other one."""
 
 
 def _without(layer: Any, parts: dict[str, Any]) -> Any:

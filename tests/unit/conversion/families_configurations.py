@@ -217,6 +217,15 @@ def configurations() -> dict[str, Any]:
             **HYBRID,
             **{"hybrid_override_pattern": "MM*-", "mamba_num_heads": 8, "mlp_hidden_act": "gelu_pytorch_tanh"},
         ),
+        "nemotron-h-moe": transformers.NemotronHConfig(
+            **{**HYBRID, "hybrid_override_pattern": "ME*E", "mamba_num_heads": 8, "n_routed_experts": 8},
+            **{"moe_intermediate_size": 24, "moe_shared_expert_intermediate_size": 40, "num_experts_per_tok": 2},
+            **{"routed_scaling_factor": 2.5, "n_group": 4, "topk_group": 2},
+        ),
+        "nemotron-h-moe-dense-layers": transformers.NemotronHConfig(
+            **{**HYBRID, "hybrid_override_pattern": "M-*E", "mamba_num_heads": 8, "n_routed_experts": 4},
+            **{"moe_intermediate_size": 56, "moe_shared_expert_intermediate_size": 24, "num_experts_per_tok": 3},
+        ),
         "granite": transformers.GraniteConfig(**SIZES, **FACTORS, tie_word_embeddings=True),
         "smollm3": transformers.SmolLM3Config(
             **{**SIZES, "num_hidden_layers": 4, "no_rope_layer_interval": 2, "pad_token_id": 0},

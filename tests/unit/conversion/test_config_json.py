@@ -55,7 +55,7 @@ PRESETS = {
     **{"olmoe-1b-7b": "olmoe", "granite3.0-1b-a400m": "granitemoe", "granite3.0-3b-a800m": "granitemoe"},
     **{"mamba2-130m": "mamba2", "mamba2-2.7b": "mamba2", "codestral-mamba-7b": "mamba2"},
     **{"nemotron-h-4b": "nemotron_h", "nemotron-h-8b": "nemotron_h", "nemotron-h-47b": "nemotron_h"},
-    "nemotron-nano-9b-v2": "nemotron_h",
+    **{"nemotron-nano-9b-v2": "nemotron_h", "nemotron-3-nano-30b-a3b": "nemotron_h"},
     **{"deepseek-v2-lite": "deepseek_v2", "deepseek-v2": "deepseek_v2"},
     **{"llama4-scout": "llama4_text", "llama4-maverick": "llama4_text"},
     **{"qwen3-30b-a3b": "qwen3_moe", "t5-base": "t5", "t5-v1.1-base": "t5"},

@@ -40,17 +40,28 @@ WIDTH = {"vision_config": {"out_hidden_size": 8192}}
 """Of one whose default encoder gives other vectors than its default decoder takes."""
 SQUARES = {"vision_config": {"model_type": "siglip_vision_model", "image_size": 256}}
 """Of one whose default has no whole number of patches in a token."""
-GIVEN = {"glm4_moe": HEADS, "nemotron_h": LAYERS, "gemma3": SQUARES, "qwen2_5_vl": WIDTH}
+WITH_EXPERTS = {"layers_block_type": ["linear_attention", "moe", "full_attention"]}
+GIVEN = {"glm4_moe": HEADS, "nemotron_h": LAYERS, "Nemotron 3": WITH_EXPERTS, "gemma3": SQUARES, "qwen2_5_vl": WIDTH}
 SECOND = ("new_decoder_architecture", "use_parallel_residual")
 """Keys that are true of one of the families of a class, Falcon's or StableLM's."""
 BY_NAME = pytest.mark.parametrize("family", families(), ids=lambda family: family.name.replace(" ", "-"))
+
+
+def made_with(family: Family) -> dict[str, Any]:
+    return GIVEN.get(family.name, GIVEN.get(family.model_type, {}))
+
+
+def family_of(model_type: str, pattern: str = "") -> Family:
+    """That of a config.json, whose weights tell whether a hybrid has experts."""
+    names = ("backbone.norm_f.weight", *(["backbone.layers.1.mixer.gate.weight"] if "E" in pattern else []))
+    return family_of_type(model_type, names if model_type == "nemotron_h" else ())
 
 
 def configuration(family: Family, **more: Any) -> Any:
     """The class of transformers with its defaults, and with what alone is imported of one."""
     if family.decoder is not None:
         more["text_config"] = configuration(family.decoder)
-    more |= GIVEN.get(family.model_type, {})
+    more |= made_with(family)
     more |= {key: True for key in SECOND if family.constants.get(key)}
     if "first_k_dense_replace" in family.aliases:  # has no experts
         more["first_k_dense_replace"] = transformers.CONFIG_MAPPING[family.model_type]().num_hidden_layers
@@ -113,7 +124,7 @@ def test_what_is_left_out_is_as_in_transformers(family: Family) -> None:
     else:
         small = {key: full[key] for field in SIZES if (key := family.sizes.get(field)) and full[key]}
         small["vocab_size"] = full["vocab_size"]
-    small |= GIVEN.get(family.model_type, {})
+    small |= made_with(family)
     small |= {key: True for key in SECOND if family.constants.get(key)}
     left_out, said = (resolved(to_model(config, family)) for config in (small, full))
     assert left_out == said
@@ -226,8 +237,25 @@ def test_an_unknown_key_is_refused_by_name(family: Family, key: str, value: Any,
     ],
 )
 def test_what_makes_another_network_is_refused(model_type: str, more: dict[str, Any], refusal: tuple[str, ...]) -> None:
-    family = family_of_type(model_type)
+    family = family_of(model_type)
     with refused(*refusal):
+        to_model({**defaults()[family.name], **more}, family)
+
+
+@pytest.mark.parametrize(
+    ("more", "named"),
+    [
+        ({"moe_latent_size": 64}, ("moe_latent_size", "64")),
+        ({"n_shared_experts": 2}, ("n_shared_experts", "2")),
+        ({"moe_shared_expert_intermediate_size": None}, ("moe_shared_expert_intermediate_size", "null")),
+        ({"norm_topk_prob": False}, ("norm_topk_prob", "false")),
+        ({"layers_block_type": ["linear_attention", "mlp"]}, ("layers_block_type", "mlp")),
+        ({"norm_eps": 1e-6, "layer_norm_epsilon": 1e-6}, ("layer_norm_epsilon", "1e-06")),
+    ],
+)
+def test_experts_of_another_hybrid_are_refused(more: dict[str, Any], named: tuple[str, ...]) -> None:
+    family = family_of("nemotron_h", "ME*")
+    with refused("unsupported_config_value", *named):
         to_model({**defaults()[family.name], **more}, family)
 
 
@@ -248,7 +276,8 @@ def test_the_other_names_of_a_key(model_type: str, renamed: dict[str, str]) -> N
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_published_files_are_read(name: str) -> None:
     config = PUBLISHED[name]
-    assert to_model(config, family_of_type(config["model_type"]))["vocab_size"] > 30000
+    family = family_of(config["model_type"], config.get("hybrid_override_pattern", ""))
+    assert to_model(config, family)["vocab_size"] > 30000
 
 
 TINY = {"vocab_size": 32, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 24}

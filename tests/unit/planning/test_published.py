@@ -123,6 +123,8 @@ PUBLISHED = {
     "nemotron-h-56b": 56_324_350_464,
     "nemotron-nano-9b-v2": 8_888_227_328,
     "nemotron-nano-12b-v2": 12_310_001_152,
+    # Without the biases of experts, which are no parameters.
+    "nemotron-3-nano-30b-a3b": 31_577_940_288 - 23 * 128,
     "bert-base": 110_106_428,
     "bert-large": 336_226_108,
     "roberta-base": 124_697_433,
@@ -159,10 +161,13 @@ LEFT_OUT = {
     "deepseek-v2-lite": 26 * (64 - 6) * 3 * 2048 * 1408,
     "deepseek-v2": 59 * (160 - 6) * 3 * 5120 * 1536,
     "deepseek-v3": 58 * (256 - 8) * 3 * 7168 * 2048,
+    "nemotron-3-nano-30b-a3b": 23 * (128 - 6) * 2 * 2688 * 1856,
     "gpt-oss-20b": 24 * (32 - 4) * (3 * 2880 * 2880 + 3 * 2880),
     "gpt-oss-120b": 36 * (128 - 4) * (3 * 2880 * 2880 + 3 * 2880),
 }
-"""Layers with experts, experts of each that a token does not pass, three matrices of one, and gpt-oss's biases."""
+"""Layers with experts, experts of each that a token does not pass, three matrices of one (two where there is no
+gate), and gpt-oss's biases.
+"""
 EMBEDDING, BOTH = ("embedding",), ("embedding", "output")
 ACTIVE: dict[str, tuple[str, tuple[str, ...]]] = {
     **{"mixtral-8x7b": ("12.9", ()), "qwen1.5-moe-a2.7b": ("2.7", ()), "qwen2-57b-a14b": ("14", ())},
@@ -170,6 +175,7 @@ ACTIVE: dict[str, tuple[str, tuple[str, ...]]] = {
     **{"granite3.0-1b-a400m": ("0.4", EMBEDDING), "glm4.5": ("32", BOTH), "glm4.5-air": ("12", BOTH)},
     **{"llama4-scout": ("17", ()), "llama4-maverick": ("17", ()), "deepseek-v2": ("21", EMBEDDING)},
     **{"deepseek-v3": ("37", EMBEDDING), "gpt-oss-20b": ("3.61", EMBEDDING), "gpt-oss-120b": ("5.13", EMBEDDING)},
+    "nemotron-3-nano-30b-a3b": ("3.6", ()),
 }
 """Billions that publishers state, and what these are without. GLM-4.5's report and gpt-oss's model card say so; of the
 others it follows from the figures. Those of Qwen3-30B-A3B (3.3 of 3.35) and DeepSeek-V2-Lite (2.4 of 2.45, without its

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from megatron.core.ssm import mamba_hybrid_layer_allocation
 from support.training import tiny_job
 
-from orchestrator.models.layers import layer_pattern
+from orchestrator.models.layer_pattern import layer_pattern
 
 # The first is its name in megatron-core 0.19, the second in 0.16.
 PATTERN_OF_RATIOS = next(

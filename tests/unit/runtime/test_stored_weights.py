@@ -16,7 +16,7 @@ from orchestrator.planning.vocabulary import vocabulary
 
 NOT_SAID = {
     **{"post-ln": "its norms", "modernbert": "the first layer, which has a norm less", "race": "its head"},
-    "hybrid": "its layers are built where mamba-ssm is",
+    **dict.fromkeys(("hybrid", "hybrid-experts"), "its layers are built where mamba-ssm is"),
 }
 """Families that `weights_of` is not for, or that are not built here; nor is it for encoders of images."""
 

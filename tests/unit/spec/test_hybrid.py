@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from orchestrator.models.blocks.state_space.parameters import state_space_heads, state_space_width
-from orchestrator.models.layers import layer_pattern
+from orchestrator.models.layer_pattern import layer_pattern
 
 MAMBA = ("model.architecture=mamba", "model.mamba_num_groups=2")
 

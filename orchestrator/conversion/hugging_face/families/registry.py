@@ -31,6 +31,7 @@ class Kind(NamedTuple):
 
 
 _GPT, _EXPERTS, _BERT, _T5, _MAMBA = Kind(), Kind(has_experts=True), Kind("bert"), Kind("t5"), Kind("mamba")
+_MAMBA_WITH_EXPERTS = Kind("mamba", has_experts=True)
 _MODULES = (
     ("llama", _GPT, "LLAMA"),
     ("mistral", _GPT, "MISTRAL MINISTRAL"),
@@ -67,6 +68,7 @@ _MODULES = (
     ("image_models.gemma3", Kind(images="gemma3"), "GEMMA3_IMAGES"),
     ("image_models.qwen", Kind(images="qwen2.5"), "QWEN2_5_VL"),
     ("hybrids.mamba2", _MAMBA, "MAMBA2"),
+    ("hybrids.nemotron_h", _MAMBA_WITH_EXPERTS, "NEMOTRON_H_WITH_EXPERTS"),
     ("hybrids.nemotron_h", _MAMBA, "NEMOTRON_H"),
 )
 """Modules beside this one, and families in them. A module is imported when a family of its kind is asked for."""

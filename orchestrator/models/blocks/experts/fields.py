@@ -8,6 +8,7 @@ from orchestrator.fields import resume
 from orchestrator.fields.base import Section
 from orchestrator.fields.metadata import HashedIfChanged, ListedAfter, NoMegatronFlag, NotOfNetwork
 from orchestrator.fields.values import NonNegative, Positive, PositiveNumber
+from orchestrator.models.layer_pattern import EXPERT_LETTER, layer_pattern
 
 if TYPE_CHECKING:
     from orchestrator.models.blocks.model_fields import ExpertFields
@@ -22,7 +23,8 @@ class ExpertsSpec(Section):
     model_config = ConfigDict(defer_build=True)  # nothing is validated as one
 
     num_experts: Annotated[Positive | None, resume.SHAPE, ListedAfter("attention_dropout")] = None
-    """Experts in each mixture-of-experts layer; none by default, so every MLP is dense."""
+    """Experts in each mixture-of-experts layer; none by default, so every MLP is dense. In a hybrid the layers with an
+    `E` in its pattern have them."""
     moe_layer_freq: Annotated[
         Positive | list[Literal[0, 1]], resume.same_or(lambda job: job.model.moe_layers, resume.SHAPE)
     ] = 1
@@ -184,6 +186,8 @@ class ExpertsSpec(Section):
         """For each layer whether it has experts."""
         if not self.has_experts:
             return (False,) * self.num_layers
+        if self.family.is_hybrid:
+            return tuple(letter == EXPERT_LETTER for letter in layer_pattern(self))
         if isinstance(self.moe_layer_freq, list):
             return tuple(bool(has) for has in self.moe_layer_freq)
         return tuple(layer % self.moe_layer_freq == 0 for layer in range(self.num_layers))

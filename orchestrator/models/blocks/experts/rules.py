@@ -12,6 +12,7 @@ from orchestrator.models.blocks.experts.fields import ExpertsSpec
 from orchestrator.models.blocks.experts.upcycling import granularity
 from orchestrator.models.blocks.registry import FEATURES
 from orchestrator.models.blocks.rules import by_switch
+from orchestrator.models.layer_pattern import EXPERT_LETTER, layer_pattern
 
 if TYPE_CHECKING:
     from orchestrator.models.blocks.job_fields import Job
@@ -30,6 +31,7 @@ SCALING = "model.moe_router_topk_scaling_factor"
 PROBS_ON_INPUT = "model.moe_apply_probs_on_input"
 GROUPS, GROUP_TOPK = "model.moe_router_num_groups", "model.moe_router_group_topk"
 GROUP_SCORE = "model.moe_router_group_score_topk"
+PATTERN = "model.hybrid_override_pattern"
 BIAS, GROUPED, LORA = "model.add_bias_linear", "model.moe_grouped_gemm", "model.lora"
 
 
@@ -51,13 +53,17 @@ def _written_tensor_parallel(job: Job[ExpertFields]) -> int:
 def decoder_experts(job: Job[ExpertFields]) -> Iterator[Problem]:
     """Only the decoder has layers with experts."""
     if job.model.has_experts and not FEATURES["experts"].goes_with(job.model.family):
-        message = f"experts are for architecture: gpt, but this is {job.model.family.name}"
+        names = " and ".join(each.name for each in FEATURES["experts"].families)
+        message = f"experts are for architecture: {names}, but this is {job.model.family.name}"
         yield Problem(message, (EXPERTS, "model.architecture"), "leave num_experts out")
 
 
 def layers_with_experts(job: Job[ExpertFields]) -> Iterator[Problem]:
     """A list says of every layer whether it has experts, and some have."""
     frequency, layers = job.model.moe_layer_freq, job.model.num_layers
+    if job.model.family.is_hybrid:
+        yield from _letters_of_experts(job)
+        return
     if not isinstance(frequency, list):
         return
     paths = ("model.moe_layer_freq", "model.num_layers")
@@ -68,6 +74,19 @@ def layers_with_experts(job: Job[ExpertFields]) -> Iterator[Problem]:
         yield Problem(
             "no layer has experts", (*paths, EXPERTS), "write 1 for at least one layer, or leave num_experts out"
         )
+
+
+def _letters_of_experts(job: Job[ExpertFields]) -> Iterator[Problem]:
+    model = job.model
+    if model.moe_layer_freq != ExpertsSpec.model_fields["moe_layer_freq"].default:
+        message = "the letters E of a hybrid's pattern say which layers have experts"
+        yield Problem(message, ("model.moe_layer_freq", PATTERN), "leave it out")
+    if model.has_experts and not any(model.moe_layers):
+        message = f"no layer has experts: {layer_pattern(model)}"
+        yield Problem(message, (EXPERTS, PATTERN), "write hybrid_override_pattern with an E, or leave num_experts out")
+    if not model.has_experts and EXPERT_LETTER in layer_pattern(model):
+        message = f"layers with experts (E) need num_experts: {layer_pattern(model)}"
+        yield Problem(message, (PATTERN, EXPERTS), "write num_experts")
 
 
 def chosen_experts(job: Job[ExpertFields]) -> Iterator[Problem]:
@@ -316,6 +335,9 @@ def upcycled_weights(job: Job[ExpertFields]) -> Iterator[Problem]:
     if job.checkpoint.pretrained is None:
         message = "starts experts from a dense model, but there is no checkpoint.pretrained"
         yield Problem(message, (UPCYCLE, PRETRAINED), "write checkpoint.pretrained: RUN, or leave it out")
+    if model.family.is_hybrid:
+        message = "a hybrid's pattern says which layers are MLPs and which have experts: a dense one's differs"
+        yield Problem(message, (UPCYCLE, PATTERN), "leave it out")
     if model.has_adapters:
         message = "the router of upcycled experts starts at random, and adapters would leave it so"
         yield Problem(message, (UPCYCLE, LORA), "train all weights first, and adapters from that run")

@@ -27,7 +27,7 @@ def exchanged(model: DeltaFields) -> int:
     return 0
 
 
-def redistributed(model: DeltaFields) -> int:
+def redistributed(model: DeltaFields, tp: int, cp: int) -> int:
     """Ranks that share a sequence share out its heads between the matrices: what the first one gives goes to the rank
     that has its head, and comes back as the input of the second one.
     """

@@ -10,28 +10,44 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from orchestrator.models.blocks.base import FP32, CoreKernels, RankShape
-from orchestrator.models.blocks.state_space.parameters import convolved_width, projected_width, state_space_width
+from orchestrator.models.blocks.state_space.parameters import (
+    convolved_width,
+    projected_width,
+    shared_width,
+    state_space_width,
+)
 
 if TYPE_CHECKING:
     from orchestrator.models.blocks.model_fields import StateSpaceFields
 
 PIECE = 128
 """Tokens between states that the scan writes down."""
+_NUMBER = 4
+"""Bytes of the number of a text."""
 
 
 def saved(model: StateSpaceFields, shape: RankShape, kernels: CoreKernels) -> int:
-    """Between its matrices. Batches of one are already laid out as the kernel wants them; others are copied, which it
-    keeps instead.
+    """Between its matrices, and where texts are packed, which of them each token is of. Batches of one are already laid
+    out as the kernel wants them; others are copied, which it keeps instead, as what ranks that share a sequence have of
+    all its tokens.
     """
-    row = shape.tokens * shape.width // shape.tp
-    return row * projected_width(model) + 3 * row * state_space_width(model) + shape.tokens * FP32
+    row, of_texts = shape.tokens * shape.width // shape.tp, _NUMBER * shape.tokens if kernels.masked else 0
+    return (
+        row * shared_width(model, shape.tp, shape.cp)
+        + 3 * row * state_space_width(model)
+        + shape.tokens * FP32
+        + of_texts
+    )
 
 
 def backward(model: StateSpaceFields, shape: RankShape, kernels: CoreKernels) -> int:
     """The most that its backward pass takes beyond what is saved."""
     width, row = state_space_width(model), shape.tokens * shape.width // shape.tp
     states = -(-shape.tokens // PIECE) * width // shape.tp * model.mamba_state_dim * FP32
+    projected = row * shared_width(model, shape.tp, shape.cp)
+    if shape.cp > 1:  # its gradient is sent to the ranks that have its tokens
+        projected *= 2
     # States and their gradients in fp32 and in the dtype; gradients on both sides of the convolution and of the gate.
-    inside = row * projected_width(model) + 2 * row * convolved_width(model) + 2 * row * width + 3 * states
+    inside = projected + 2 * row * convolved_width(model) + 2 * row * width + 3 * states
     weight = projected_width(model) * shape.hidden * shape.width // shape.tp
     return shape.stream + inside + weight + (shape.whole_stream if shape.sequence_parallel else 0)

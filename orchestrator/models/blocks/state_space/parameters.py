@@ -39,6 +39,14 @@ def projected_width(model: StateSpaceFields) -> int:
     return state_space_width(model) + convolved_width(model) + state_space_heads(model)
 
 
+def shared_width(model: StateSpaceFields, tp: int, cp: int) -> int:
+    """The same as `cp` ranks that share a sequence bring it each other, each the heads that it has all tokens of: where
+    they are more than a tensor-parallel rank's groups, with B and C of a group for each rank that has heads of it.
+    """
+    ranks_of_group = max(tp * cp // model.mamba_num_groups, 1)
+    return projected_width(model) + (ranks_of_group - 1) * 2 * model.mamba_num_groups * model.mamba_state_dim
+
+
 def matrices(model: StateSpaceFields) -> tuple[Matrix, ...]:
     """Into the scan, and out of it."""
     h = model.hidden_size

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from orchestrator.errors import Problem
-from orchestrator.fields.paths import TP
+from orchestrator.fields.paths import CP, TP
 from orchestrator.fields.refusals import Refusal, divisors_of, multiples_of, quotient
 from orchestrator.models.blocks.registry import STATE_SPACE
 from orchestrator.models.blocks.state_space.parameters import state_space_heads, state_space_width
@@ -45,5 +45,27 @@ def state_space_shapes(job: Job[StateSpaceFields]) -> Iterator[Problem]:
             yield Refusal(message, (TP, path, FAMILY), numbers=(count, tp), offers=offers)
 
 
+def state_space_heads_by_context_parallel(job: Job[StateSpaceFields]) -> Iterator[Problem]:
+    """Ranks that share a sequence take whole heads of a tensor-parallel rank's: of whole groups, or of one each."""
+    model, degrees = job.model, job.parallelism
+    tp, cp = degrees.tensor_model_parallel_size, degrees.context_parallel_size
+    if not model.family.is_hybrid or (STATE_SPACE,) not in layers(model) or cp == 1:
+        return
+    heads, groups = state_space_heads(model), model.mamba_num_groups
+    if heads % tp or groups % tp:
+        return
+    if heads // tp % cp:
+        message = f"heads of state space layers / (TP · CP) must be whole: {quotient(heads, tp * cp)}"
+        path = "model.mamba_num_heads"
+        offers = (divisors_of(heads // tp, CP, cp), multiples_of(tp * cp, path, heads))
+        yield Refusal(message, (CP, path, FAMILY), numbers=(heads, tp, cp), offers=offers)
+    elif groups // tp % cp and cp % (groups // tp):
+        message = (
+            f"CP {cp} neither divides the {groups // tp} groups of a tensor-parallel rank nor is a multiple of them"
+        )
+        offers = (divisors_of(groups // tp, CP, cp), multiples_of(tp * cp, GROUPS, groups))
+        yield Refusal(message, (CP, GROUPS, FAMILY), numbers=(groups, tp, cp), offers=offers)
+
+
 TENSOR_PARALLEL: tuple[Rule, ...] = (state_space_shapes,)
-RULES: RulesByTopic = {"state_space": TENSOR_PARALLEL}
+RULES: RulesByTopic = {"state_space": (*TENSOR_PARALLEL, state_space_heads_by_context_parallel)}

@@ -1,14 +1,17 @@
-"""Hybrids of state space layers (Mamba-2), attention and MLPs."""
+"""Hybrids of state space layers (Mamba-2), attention, MLPs and experts."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from orchestrator.errors import Problem
-from orchestrator.models.layers import MIXERS
+from orchestrator.models.blocks.registry import ATTENTIONS, EXPERTS, MLP
+from orchestrator.models.layer_pattern import layer_pattern
+from orchestrator.models.layers import MIXERS, blocks_in_layers
 from orchestrator.spec.job_sections import JobSections
 from orchestrator.spec.model import ModelSpec
 from orchestrator.spec.rules.base import Rule
+from orchestrator.spec.rules.kernels.recomputation import GRANULARITY, MODULES
 
 FAMILY, PATTERN = "model.architecture", "model.hybrid_override_pattern"
 _FIELDS = tuple(name for name in ModelSpec.model_fields if name.startswith(("hybrid_", "mamba_")))
@@ -18,7 +21,6 @@ _NOT_OF_HYBRIDS = {
     "model.attention_logit_softcapping": "capped scores need attention in every layer",
     "precision.fp8": "its state space layers have not been tried in FP8",
     "precision.fp4": "its state space layers have not been tried in FP4",
-    "runtime.recompute_granularity": "state space layers already recompute what needs memory",
     "runtime.cpu_offloading_num_layers": "it needs a decoder with identical layers",
 }
 _ON_THE_CPU = "the kernels of state space layers are for GPUs, but runtime.device is cpu"
@@ -55,13 +57,25 @@ def pattern(job: JobSections) -> Iterator[Problem]:
         yield Problem("sets the kind of each layer, but ratios are set too", (PATTERN,), "write one of them")
     if strange := sorted(set(written) - set(MIXERS)):
         letters = ", ".join(f"{letter} ({mixer.name})" for letter, mixer in MIXERS.items())
-        message = f"there is no layer {' and no layer '.join(strange)}: {letters}"
-        yield Problem(
-            message, (PATTERN,), "layers with experts (E) are not in this version" if "E" in strange else None
-        )
+        yield Problem(f"there is no layer {' and no layer '.join(strange)}: {letters}", (PATTERN,))
     if len(written) != model.num_layers:
         message = f"names {len(written)} layers, but num_layers is {model.num_layers}"
         yield Problem(message, (PATTERN, "model.num_layers"), f"write num_layers: {len(written)}, or a letter for each")
 
 
-RULES: tuple[Rule, ...] = (hybrids_only, pattern)
+def modules_of_hybrids(job: JobSections) -> Iterator[Problem]:
+    """Some layer has each module that is recomputed."""
+    model, modules = job.model, job.runtime.recomputed_modules
+    if not model.family.is_hybrid:
+        return
+    there = blocks_in_layers(model)
+    has = {"core_attn": any(block in ATTENTIONS for block in there), "mlp": MLP in there}
+    has["moe"] = EXPERTS in there
+    has["layernorm"] = any(block.norm_is_recomputed for block in there)
+    if absent := [module for module in modules if not has.get(module, True)]:
+        message = f"no layer has a {absent[0]} that could be recomputed: {layer_pattern(model)}"
+        hint = "write recompute_granularity: full, which recomputes state space layers too"
+        yield Problem(message, (MODULES, PATTERN, GRANULARITY), hint)
+
+
+RULES: tuple[Rule, ...] = (hybrids_only, pattern, modules_of_hybrids)

@@ -118,8 +118,6 @@ def context_parallel_family(job: JobSections) -> Iterator[Problem]:
     cp, family = job.parallelism.context_parallel_size, job.model.family
     if cp > 1 and not FEATURES["context_parallelism"].goes_with(family):
         message = f"context parallelism cuts causal attention, but architecture is {family.name}: CP = {cp}"
-        if family.is_hybrid:
-            message = f"context parallelism cuts sequences, which state space layers here take whole: CP = {cp}"
         hint = "write context_parallel_size: 1; sequence_parallel also saves activation memory"
         yield Problem(message, (CP, "model.architecture"), hint)
 

@@ -20,7 +20,8 @@ def conversations(job: JobSections) -> Iterator[Problem]:
     if not data.has_conversations:
         return
     if not FEATURES["conversations"].goes_with(job.model.family):
-        message = f"conversations are for architecture gpt only, but architecture is {job.model.architecture}"
+        names = " and ".join(each.name for each in FEATURES["conversations"].families)
+        message = f"conversations are for architecture: {names}, but architecture is {job.model.architecture}"
         yield Problem(message, (CHAT, "model.architecture"), "leave chat out")
     unread = {
         "random_tokens": "random tokens are not conversations",
