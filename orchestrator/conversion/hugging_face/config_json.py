@@ -171,7 +171,7 @@ def in_their_words(error: SpecError, config: Mapping[str, Any], family: Family) 
         values = " and ".join(f"{key}{place} is {short(config[key])}" for key in keys)
         why = re.sub(r"\w+", lambda word: next(_keys_of(word[0], family), word[0]), problem.message)
         said.append(f"config.json: {values}, which this version does not support: {why}")
-    return UserError("\n".join(said), code="unsupported_config_value")
+    return UserError("\n".join(dict.fromkeys(said)), code="unsupported_config_value")
 
 
 def _keys_of(field: str, family: Family) -> Iterator[str]:

@@ -321,6 +321,7 @@ def test_the_command_refuses_it(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert not (tmp_path / "runs").exists()
 
 
+LONGROPE = {"type": "longrope", "short_factor": [1.0] * 48, "long_factor": [2.0] * 48}
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 4096}
 
 
@@ -333,6 +334,22 @@ YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 
         ("Qwen 3 with experts", {"num_experts_per_tok": 1, "norm_topk_prob": True}, "1 and norm_topk_prob is true, "),
         ("Mixtral", {"num_experts_per_tok": 9}, "num_experts_per_tok is 9 and num_local_experts is 8, "),
         ("GLM-4", {"rope_parameters": None, "rope_scaling": YARN, "partial_rotary_factor": 0.5}, "factor is 0.5, "),
+        (
+            "Phi-3",
+            {"rope_parameters": None, "rope_scaling": {**LONGROPE, "long_factor": [1.0] * 47}},
+            "long_factor needs a number for each of the 48",
+        ),
+        ("Phi-3", {"rope_parameters": None, "rope_scaling": {**LONGROPE, "short_factor": "x"}}, '"short_factor": "x"'),
+        (
+            "Phi-3",
+            {"rope_parameters": None, "rope_scaling": LONGROPE, "partial_rotary_factor": 0.75},
+            "partial_rotary_factor is 0.75, ",
+        ),
+        (
+            "Phi-3",
+            {"rope_parameters": None, "rope_scaling": LONGROPE, "original_max_position_embeddings": "x"},
+            'max_position_embeddings is "x"',
+        ),
         ("SmolLM3", {"rope_parameters": None, "rope_scaling": YARN}, '"yarn", "factor": 4.0, "original_max_po'),
         ("Gemma 3", {"rope_parameters": {"full_attention": YARN}}, 'rope_parameters is {"full_attention": {"rope'),
         ("Qwen3-Next", {"shared_expert_intermediate_size": 0}, "shared_expert_intermediate_size is 0, "),

@@ -19,10 +19,10 @@ class RopeScaling(Section):
     """Divisor of the slow frequencies: how much longer the sequences may become."""
     original_max_position_embeddings: Positive | None = None
     """Longest sequence of the training before the scaling; all but `linear` need it."""
-    short_factor: Annotated[tuple[PositiveNumber, ...] | None, HashedIfChanged()] = None
+    short_factor: Annotated[list[PositiveNumber] | None, HashedIfChanged()] = None
     """`longrope`: divisor of each frequency, as many as pairs of channels of a head are rotated, in sequences of up to
     `original_max_position_embeddings` tokens."""
-    long_factor: Annotated[tuple[PositiveNumber, ...] | None, HashedIfChanged()] = None
+    long_factor: Annotated[list[PositiveNumber] | None, HashedIfChanged()] = None
     """`longrope`: the same in longer sequences. A text that is generated stays on the side of `seq_length`."""
     low_freq_factor: PositiveNumber = 1.0
     """`llama3`: frequencies that turn less often than this over the original length are divided."""

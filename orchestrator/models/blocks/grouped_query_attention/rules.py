@@ -170,13 +170,12 @@ def longrope(job: Job[GroupedQueryFields]) -> Iterator[Problem]:
     for name in _FACTORS:
         factors = getattr(scaling, name)
         if factors is None or len(factors) != pairs:
-            count = "none" if factors is None else len(factors)
+            there = "none" if factors is None else len(factors)
             message = (
-                f"longrope needs a number for each of the {pairs} pairs of channels of a head, and there are {count}"
+                f"{name} needs a number for each of the {pairs} pairs of channels of a head, and there are {there}"
             )
-            yield Problem(
-                message, (f"{SCALING}.{name}", SCALING, HEADS, HIDDEN), "write those of the published config.json"
-            )
+            paths = (f"{SCALING}.{name}", SCALING, HEADS, HIDDEN)
+            yield Problem(message, paths, "write those of the published config.json")
     if scaling.original_max_position_embeddings == 1:
         message = "longrope takes its logarithm, and that of 1 is 0"
         yield Problem(message, (f"{SCALING}.original_max_position_embeddings",), "Phi-3's is 4096")
