@@ -55,7 +55,7 @@ def _serve(arguments: argparse.Namespace) -> None:
     listening = listen(arguments.host, arguments.port) if os.environ.get("RANK", "0") == "0" else None
     with loaded(arguments, _DAYS) as model:
         # That it has a tokenizer is found out before anyone asks.
-        model.requests(["x"], {"max_new_tokens": 1})
+        model.encode("x")
         engine = Engine(model, arguments.max_batch, arguments.max_waiting)
         if listening is not None:
             for number in (signal.SIGINT, signal.SIGTERM):
