@@ -13,6 +13,7 @@ import io
 import os
 import pickle
 import re
+import signal
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -88,7 +89,8 @@ def weights_only() -> Iterator[list[CheckpointError]]:
     reader.read_metadata = _remembering(said, _read_metadata)
     reader.read_data = _remembering(said, _reading_files_by_name(own[1]))
     try:
-        yield said
+        with torch.serialization.safe_globals(list(_spellings_of_members())):
+            yield said
     finally:
         reader.read_metadata, reader.read_data = own
         del os.environ[_ALWAYS]
@@ -219,8 +221,24 @@ class _Unpickler(pickle.Unpickler):
         return super().find_class(module, name)
 
 
+class UnknownEnumeration:
+    """In place of an enumeration whose values are not known here: a member is its value, or its name."""
+
+    def __call__(self, value: Any) -> Any:
+        return value
+
+
 _READS_MEMBERS = ("builtins", "getattr")
 """How Python 3.11.0 to 3.11.3 write the member of an enumeration, and later ones a tuple that is one."""
+
+
+def _spellings_of_members() -> Iterator[tuple[Any, str]]:
+    """What torch may find in a pickle of those Pythons: signals are written by their names in the module."""
+    yield _member, ".".join(_READS_MEMBERS)
+    for number in signal.Signals:
+        yield number, f"signal.{number.name}"
+
+
 _RECIPES = "transformer_engine.common.recipe"
 _DERIVED = ("megatron.core.extensions.transformer_engine", "TEDelayedScaling")
 _OF_STATES = {
@@ -271,6 +289,8 @@ def _storage(content: bytes) -> Any:
 
 
 def _member(owner: Any, name: str) -> Any:
+    if isinstance(owner, UnknownEnumeration):
+        return name
     if not (isinstance(owner, enum.EnumMeta) and name in owner.__members__):
         raise pickle.UnpicklingError("it names builtins.getattr, which weights never contain")
     return owner.__members__[name]

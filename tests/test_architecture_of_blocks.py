@@ -31,7 +31,6 @@ READS_FIELDS_OF_BLOCKS = {
     "runtime/steps/gpt.py": _SETTING,
     "spec/pretrained.py": "weights that may be new",
     "spec/rules/kernels/quantization.py": "the sides of quantized matrices",
-    "spec/rules/parallelism/fully_sharded.py": "the field that a problem points at",
     "spec/rules/parallelism/stages.py": "the field that a problem points at",
 }
 # How often files outside `models/` that have no `experts` in their names ask whether a model has some, and why.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Container, Iterable
 from functools import lru_cache
 from os.path import normpath
 from pathlib import Path
@@ -24,6 +24,8 @@ from orchestrator.spec.vision import VisionSpec
 LOOKED_THROUGH = 32 << 20
 """Bytes of the indices of a job that are read before it starts, in the order of the spec: 1.6 million documents, 0.05 s
 at most. Those of larger data are read when the training starts."""
+
+_TOKENIZER = ("data.tokenizer.path", "data.tokenizer")
 
 
 class Source(NamedTuple):
@@ -99,15 +101,20 @@ def data_problems(data: DataSpec, sources: list[Source], *, needed: bool) -> lis
     """What is wrong with the data sets that `survey` found: those that are here and unfit. Where the job is to start
     here (`needed`), also those that are missing and cannot be made, and a tokenizer that cannot be read.
     """
-    problems: dict[tuple[str, str | None], Problem] = {}
-    if needed and not data.random_tokens:
+    problems = source_problems(each for each in sources if needed or each.is_unfit)
+    if needed and not data.random_tokens and UNREADABLE_TOKENIZER not in {each.code for each in problems}:
         _, trouble = _tokenizer(data.tokenizer)
-        if trouble is not None:
-            paths: tuple[str, ...] = ("data.tokenizer.path", "data.tokenizer")
-            problems[UNREADABLE_TOKENIZER, None] = Problem(trouble, paths, code=UNREADABLE_TOKENIZER)
+        problems += [] if trouble is None else [Problem(trouble, _TOKENIZER, code=UNREADABLE_TOKENIZER)]
+    return problems
+
+
+def source_problems(sources: Iterable[Source]) -> list[Problem]:
+    """The trouble of each source; once what several share."""
+    problems: dict[tuple[str, str | None], Problem] = {}
     for source in sources:
-        if source.trouble is not None and (needed or source.is_unfit):
-            paths = (source.place, source.place.partition("[")[0], "data.tokenizer")
+        if source.trouble is not None:
+            of_source = (source.place, source.place.partition("[")[0], "data.tokenizer")
+            paths = _TOKENIZER if source.code == UNREADABLE_TOKENIZER else of_source
             owner = None if source.is_shared else source.place
             problems.setdefault((source.code, owner), Problem(source.trouble, paths, code=source.code))
     return list(problems.values())

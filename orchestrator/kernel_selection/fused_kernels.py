@@ -26,7 +26,8 @@ def rotates_projection(job: JobSpec, layers: Layers) -> bool:
     plainly = degrees.context_parallel_size == 1 and not model.keeps_scores("torch")
     able = layers == "transformer_engine" or (job.runtime.device != "cpu" and plainly)
     normalized = model.qk_layernorm or model.qk_l2_norm
-    is_plain = not (normalized or model.rotates_by_layer or model.attention_output_gate)
+    by_layer = model.rotates_by_layer or model.rotated_query_factor != 1.0
+    is_plain = not (normalized or by_layer or model.attention_output_gate)
     return able and is_rotated and own and is_plain
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from orchestrator.data.source_survey import Source, survey_job
+from orchestrator.data.source_survey import Source, source_problems, survey_job
 from orchestrator.data.tasks.checks import task_problems
 from orchestrator.errors import Problem
 from orchestrator.planning.blend import blend_report, split_shares
@@ -130,10 +130,7 @@ def _data_warnings(job: JobSpec, words: Vocabulary, data_sets: list[Source], ble
     if words.tokenizer_size is None and not job.data.random_tokens:
         text = f"the tokenizer {job.data.tokenizer.path} is not on this machine; model.vocab_size is believed"
         warnings.append(Problem(text, ("data.tokenizer.path", "data.tokenizer"), code="data"))
-    for each in data_sets:
-        if each.trouble is not None:
-            paths = (each.place, each.place.partition("[")[0])
-            warnings.append(Problem(each.trouble, paths, code="data"))
+    warnings += source_problems(data_sets)
     if not job.data.random_tokens:
         warnings += task_problems(job.task)
     return [*warnings, *(Problem(text, ("data.blend",), code="data") for text in blend.warnings)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -82,7 +82,7 @@ def judge(
     `runs_dir`: where its runs go, if not where it says; `saved`: the checkpoints of the run that it continues.
     """
     found = list(stops)
-    said = {each.message for each in found}
+    told = {(each.code, each.paths) for each in found}
     warnings = [
         *_coded((code, check(plan, forecast, cluster)) for code, check in WARNINGS.items()),
         *room_for_checkpoints(plan, forecast, cluster, runs_dir, sum(each.bytes for each in saved)),
@@ -91,11 +91,11 @@ def judge(
     return Verdict(
         stops=(
             *found,
-            *_data_stops(plan, said),
+            *(Problem(text, _DATA, code="data") for text in plan.blend.stops),
             *unsupported_formats(plan.job, forecast),
             *_does_not_fit(plan, forecast, cluster),
         ),
-        warnings=tuple(each for each in warnings if each.message not in said),
+        warnings=tuple(each for each in warnings if (each.code, each.paths) not in told),
         fine=tuple(_fine(plan, forecast, cluster)),
     )
 
@@ -105,12 +105,6 @@ def _coded(found: Iterable[tuple[str, Iterable[Problem]]]) -> Iterator[Problem]:
     for code, problems in found:
         for each in problems:
             yield replace(each, code=each.code or code)
-
-
-def _data_stops(plan: Plan, said: Container[str]) -> Iterator[Problem]:
-    for text in plan.blend.stops:
-        if text not in said:
-            yield Problem(text, _DATA, code="data")
 
 
 def too_large(forecast: Forecast, cluster: ClusterSpec | None = None) -> list[Problem]:

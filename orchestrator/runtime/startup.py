@@ -14,7 +14,7 @@ from orchestrator.data.samples.position import DataPosition, position_of
 from orchestrator.data.samples.sample_index import sample_index_dir
 from orchestrator.data.tasks.dataset import examples_line, open_task
 from orchestrator.data.tokenizers.tokenizer import load_tokenizer
-from orchestrator.errors import RunIsHeld
+from orchestrator.errors import UserError
 from orchestrator.kernel_selection.attention import with_attention
 from orchestrator.kernel_selection.auto_values import depends_on_host
 from orchestrator.planning.blend import samples_needed
@@ -121,7 +121,7 @@ def _take_run(
 ) -> Launch:
     """Take the lease and begin what is written into the run directory and listened to there."""
     ranks = processes.ranks
-    lease = _take_lease(run, ranks, processes.control, launch_id)
+    lease = take_lease(run, ranks, processes.control, launch_id)
     closing.callback(lease.release)
     records = Records(run, lease)
     closing.callback(records.close)
@@ -174,17 +174,17 @@ def _build_network(
     return Network(layers, modules, chunks, step, auxiliary, optimizer, captured), host
 
 
-def _take_lease(run: RunDir, ranks: Ranks, control: Control, launch_id: str) -> Lease:
-    """Rank 0 becomes the holder and tells the others its token; a refusal is raised on all of them."""
-    outcome: Lease | RunIsHeld | None = None
+def take_lease(run: RunDir, ranks: Ranks, control: Control, launch_id: str) -> Lease:
+    """Rank 0 becomes the holder and tells the others its token. What hinders it is raised on all of them."""
+    outcome: Lease | UserError | OSError | None = None
     if ranks.is_first:
         try:
             outcome = Lease.acquire(run, launch_id=launch_id)
-        except RunIsHeld as refusal:
-            outcome = refusal
-    said = control.from_first(outcome.token if isinstance(outcome, Lease) else str(outcome))
+        except (UserError, OSError) as hindrance:
+            outcome = hindrance
+    said: int | UserError | OSError = control.from_first(outcome.token if isinstance(outcome, Lease) else outcome)
     if not isinstance(said, int):
-        raise RunIsHeld(said)
+        raise said
     if isinstance(outcome, Lease):
         outcome.start_heartbeat()
         return outcome

@@ -49,7 +49,8 @@ def pack(folder: Path, names: Sequence[str]) -> dict[str, Any]:
 def unpack(packed: Mapping[str, Any], folder: Path) -> None:
     """The files again, in any folder."""
     with tarfile.open(fileobj=io.BytesIO(base64.b64decode("".join(packed["archive"]))), mode="r:xz") as archive:
-        archive.extractall(folder, filter="data")
+        archive.extraction_filter = getattr(tarfile, "data_filter", None)  # it came with Python 3.11.4
+        archive.extractall(folder)
     for name, lines in packed["texts"].items():
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)

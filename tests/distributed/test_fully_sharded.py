@@ -48,12 +48,16 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, dict[str, Any]]]] = {
         {"optimizer": {"name": "muon", "lr": 3e-3}},
     ),
     "spread experts": (layout(dp=4, expert_model_parallel_size=2), {"model": EXPERTS}),
+    "spread experts in groups": (
+        layout(dp=4, expert_model_parallel_size=2),
+        {"model": EXPERTS, "optimizer": {"name": "muon", "lr": 3e-3}},
+    ),
 }
 
 
 ADDING = ("bf16", "further tokens", "not overlapped", "tensor parallel", "parts of sequences in groups")
 """With two micro-batches or more of each replica, whose gradients add up."""
-GROUPS = {"groups of replicas": 2, "parts of sequences in groups": 2}
+GROUPS = {"groups of replicas": 2, "parts of sequences in groups": 2, "spread experts in groups": 2}
 """Of how many ranks a group is that shares out all weights; of all that have the same, unless it is listed."""
 
 
@@ -135,6 +139,18 @@ def test_checkpoints_are_those_of_any_layout(ranks: Ranks, tmp_path: Path) -> No
     sharded, plain = (StoredWeights(run.checkpoint(LEG * leg)) for leg in (1, 2))
     assert sharded.keys() == plain.keys()
     assert {sharded.shape(key) == plain.shape(key) for key in plain.keys()} == {True}  # noqa: SIM118
+
+
+def test_experts_of_groups_go_on_at_any_layout(ranks: Ranks, tmp_path: Path) -> None:
+    """Spread inside each of two groups, and whole, and in groups that have all of them, as one process does."""
+    spread, model = layout(dp=4, expert_model_parallel_size=2, fsdp=2), {"model": EXPERTS}
+    layouts = [spread, layout(), layout(dp=4, fsdp=2), spread]
+    whole = ranks.undisturbed(job_at(layout(), len(layouts), **model), tmp_path / "whole")
+    run = ranks.continued(
+        tmp_path, *(job_at(parallelism, legs, **model) for legs, parallelism in enumerate(layouts, 1))
+    )
+    assert largest_difference(losses(whole), losses(run)) < 1e-5
+    assert weights_apart(whole, run) == {}
 
 
 def test_a_killed_run_goes_on(ranks: Ranks, tmp_path: Path) -> None:

@@ -60,7 +60,13 @@ VARIANTS: dict[str, dict[str, Any]] = {
         **{"embedding_multiplier": 3.0, "residual_multiplier": 0.3, "logit_scale": 0.5, "hidden_dropout": 0.0},
         **{"transformer_block_type": "sandwich_ln", "untie_embeddings_and_output_weights": True},
     },
-    "unrotated": {"no_rope_freq": 2, "sliding_window": 20, "window_attn_skip_freq": [0, 1], "rotary_base_local": 100},
+    "unrotated": {
+        **{"no_rope_freq": 2, "sliding_window": 20, "window_attn_skip_freq": [0, 1], "rotary_base_local": 100},
+        **{
+            "rotary_percent": 0.5,
+            "rope_scaling": {"type": "yarn", "factor": 4, "original_max_position_embeddings": 16},
+        },
+    },
     "yarn": {
         "rope_scaling": {"type": "yarn", "factor": 4, "original_max_position_embeddings": 16},
         **{"activation": "squared_relu", "add_bias_linear": False, "add_qkv_bias": True, "apply_layernorm_1p": True},

@@ -190,7 +190,6 @@ _REFUSALS: tuple[tuple[tuple[str, ...], Callable[[dict[str, Any]], bool], str], 
     (("pp2-uneven", "pp2-embedding-alone"), lambda model: model.get("architecture") == "t5", "stage"),
     (("dp2-fsdp", "dp4-fsdp2"), lambda model: model.get("architecture") == "t5", "decoder"),
     (("dp2-fsdp", "dp4-fsdp2"), lambda model: "vision" in model, "images"),
-    (("dp4-fsdp2",), lambda model: "num_experts" in model, "experts"),
     (("dp2-fsdp", "dp4-fsdp2"), lambda model: "lora" in model, "not trained"),
     (("pp2-embedding-alone",), lambda model: "lora" in model, "nothing to train"),
 )

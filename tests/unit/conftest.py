@@ -36,3 +36,12 @@ def light_forks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LightForks
 def store_in(tmp_path: Path, empty_store: Path) -> Path:
     """The store of the runs folder `tmp_path`, made already."""
     return Path(shutil.copy(empty_store, tmp_path / "mlflow.db"))
+
+
+@pytest.fixture
+def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder in which the test begins, with the profile of a cluster `lab`."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "clusters").mkdir()
+    (tmp_path / "clusters" / "lab.yaml").write_text("name: lab\ntime: 1h\n")
+    return tmp_path

@@ -7,9 +7,11 @@ import io
 import os
 import pickle
 import shutil
+import signal
 import sys
 import types
 import warnings
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,6 +21,7 @@ import torch
 import torch.distributed.checkpoint as dcp
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from megatron.core.transformer.enums import AttnBackend
 from support.depth import examples
 from support.refused import refused
 from torch.distributed.checkpoint.api import CheckpointException
@@ -92,9 +95,11 @@ def test_what_was_saved_is_read(saved: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 
 class OfPython3110(pickle.Pickler):
-    """Writes members of enumerations as Python 3.11.0 to 3.11.3 do."""
+    """Writes members of enumerations as Python 3.11.0 to 3.11.3 do, and signals by their names in the module."""
 
     def reducer_override(self, obj: Any) -> Any:
+        if isinstance(obj, signal.Signals):
+            return obj.name
         return (getattr, (type(obj), obj.name)) if isinstance(obj, enum.Enum) else NotImplemented
 
 
@@ -107,6 +112,19 @@ def test_what_an_earlier_python_has_saved_is_read(saved: Path, tmp_path: Path) -
     found, said = read(folder)
     assert said == []
     assert found["weight"].tolist() == torch.arange(12.0).view(4, 3).tolist()
+
+
+def test_what_it_has_saved_of_all_ranks_is_read(saved: Path, tmp_path: Path) -> None:
+    """The arguments of Megatron-LM in a checkpoint have such members."""
+    folder = shutil.copytree(saved, tmp_path / "earlier")
+    arguments = {"attention_backend": AttnBackend.fused, "exit_signal": signal.SIGTERM}
+    earlier = types.SimpleNamespace(Pickler=OfPython3110, __name__="pickle")
+    torch.save({"args": arguments}, folder / "common.pt", pickle_module=earlier)
+    with zipfile.ZipFile(folder / "common.pt") as archive:
+        written = archive.read("common/data.pkl")
+    assert b"getattr" in written
+    assert b"Signals" not in written
+    assert StoredWeights(folder).shared() == {"args": arguments}
 
 
 def test_code_in_the_list_of_tensors(saved: Path, tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from orchestrator.api.starts.reporter import Reporter
 from orchestrator.api.starts.run_sentences import label
 from orchestrator.api.starts.spec_changes import check_length, describe_changes, refuse, samples_again
 from orchestrator.api.starts.submission import cluster_of
-from orchestrator.errors import RunIsHeld
+from orchestrator.errors import RunIsHeld, UserError
 from orchestrator.kernel_selection.changes import diff_jobs
 from orchestrator.launch.continuation import Continuation
 from orchestrator.launch.runs import add_generation, written_with
@@ -50,7 +50,7 @@ def resumption(
     Raises UserError with what hinders it; what was refused has changed nothing.
     """
     refuse_imported(run)
-    old = load_resolved(run.resolved())
+    old = _spec_of(run)
     changed = _changed_job(run, old, files, overrides)
     changes = diff_jobs(old, changed.job) if changed else []
     if changed is not None and changes:
@@ -73,6 +73,21 @@ def resumption(
     if cluster is None:
         check_installed(job)
     return Resumption(job, cluster)
+
+
+def _spec_of(run: RunDir) -> JobSpec:
+    """The spec that a run goes on with. Raises UserError with the way out where it cannot be read."""
+    path = run.resolved()
+    try:
+        return load_resolved(path)
+    except UserError as error:
+        start = shlex.join(["--new", "--runs-dir", str(run.path.parent.parent)])
+        raise UserError(
+            f"run {label(run)} cannot be continued: {str(error).splitlines()[0]}.\n"
+            f"      Restore that file, or start another run at iteration 0 with `orchestrator run JOB.yaml {start}`; "
+            f"{run.job_yaml} is its job as it was written.",
+            code="unreadable_stored_spec",
+        ) from error
 
 
 def _place_of(

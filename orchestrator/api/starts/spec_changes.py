@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from os.path import abspath
 
 from orchestrator.api.starts.reporter import Reporter
@@ -55,9 +55,15 @@ def refuse(changes: list[Change], allow_changes: bool, another: Callable[[], str
             code="spec_change_forbidden",
         )
     altering = [change.path for change in changes if change.kind == "trajectory"]
-    if altering and not allow_changes:
+    if not allow_changes:
+        refuse_unconfirmed("nothing was started", altering)
+
+
+def refuse_unconfirmed(result: str, altering: Sequence[str]) -> None:
+    """Raises UserError where some of a job alters the course of its training, of which nobody has said that it may."""
+    if altering:
         raise UserError(
-            f"nothing was started: {', '.join(altering)} would change the course of the training.\n"
+            f"{result}: {', '.join(altering)} would change the course of the training.\n"
             "      If that is what you want, add --allow-changes.",
             code="spec_change_unconfirmed",
         )

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from orchestrator.api.starts.run_sentences import label
+from orchestrator.api.starts.spec_changes import refuse_unconfirmed
 from orchestrator.cli.common import AsJson, Overrides, RunsDir, aligned, print_json
 from orchestrator.cli.models.conversion import alone, convert
 from orchestrator.cli.models.weights import Iteration, WeightsName, tell_new_meaning, weights_named, whole_checkpoint
@@ -195,12 +196,8 @@ def _refuse(findings: list[Finding], allow_changes: bool) -> None:
             code="continuation_not_possible",
         )
     changing = [finding.what for finding in findings if finding.verdict == "changes"]
-    if changing and not allow_changes:
-        raise UserError(
-            f"nothing was written: {', '.join(changing)} would change the course of the training.\n"
-            "      If that is what you want, add --allow-changes.",
-            code="spec_change_unconfirmed",
-        )
+    if not allow_changes:
+        refuse_unconfirmed("nothing was written", changing)
 
 
 def write_checkpoint(checkpoint: Path, job: JobSpec, target: Path) -> dict[str, Any]:

@@ -6,33 +6,39 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from orchestrator.migration.shell.expansion import calculated, fields, text
+from orchestrator.migration.shell.expansion import assigned_by, bare, calculated, fields, text
 from orchestrator.migration.shell.syntax import Assignment
-from orchestrator.migration.shell.values import Unknown, Value, joined, known, shown
+from orchestrator.migration.shell.values import BLANKS, Unknown, Value, joined, known, shown, unknowns
 from orchestrator.migration.shell.variables import Variables
 
 _LONGEST_ARRAY = 10_000
-_ASSIGNED = re.compile(r"([A-Za-z_]\w*)\s*(?:\+\+|--|(?:[-+*/%&|^]|<<|>>)?=(?!=))", re.ASCII)
+_DECLARED = re.compile(r"([A-Za-z_]\w*)(=|$)", re.ASCII)
+_GAPS = "an array with gaps is not followed"
+_KEYED = re.compile(r"\[.*\]\+?=")
+_OTHER_KINDS = re.compile("[Ailnu]")
 _NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 
 
-def assign(assignment: Assignment, variables: Variables) -> None:
-    """Do an assignment. What is added to is not read by that."""
+def assign(assignment: Assignment, variables: Variables, *, is_local: bool = False) -> None:
+    """Do an assignment, of a function's own variable or another. What is added to is not read by that."""
     was_read = assignment.name in variables.read
-    _assign(assignment, variables)
+    _assign(assignment, variables, is_local)
     if assignment.append and not was_read:
         variables.read.discard(assignment.name)
 
 
-def _assign(assignment: Assignment, variables: Variables) -> None:
+def _assign(assignment: Assignment, variables: Variables, is_local: bool) -> None:
     name = assignment.name
-    if assignment.words is not None:
-        words = tuple(each for word in assignment.words for each in fields(word, variables))
+    words = tuple(each for word in assignment.words or () for each in fields(word, variables))
+    value = text(assignment.value, variables)
+    if is_local:
+        variables.make_local(name)
+    if any(_KEYED.match(bare(word)) for word in assignment.words or ()):
+        _lose(name, "an array with keys is not followed", variables)
+    elif assignment.words is not None:
         earlier = variables.elements(name) or () if assignment.append else ()
         variables.set_array(name, earlier + words)
-        return
-    value = text(assignment.value, variables)
-    if assignment.index is not None:
+    elif assignment.index is not None or name in variables.arrays:
         _assign_element(assignment, value, variables)
     elif assignment.append:
         variables.set(name, joined([*(variables.value(name) or ()), *value]))
@@ -40,35 +46,47 @@ def _assign(assignment: Assignment, variables: Variables) -> None:
         variables.set(name, value)
 
 
+def _lose(name: str, why: str, variables: Variables) -> None:
+    variables.set(name, (Unknown(f"${{{name}}}", why, name),))
+
+
 def _assign_element(assignment: Assignment, value: Value, variables: Variables) -> None:
     elements = list(variables.elements(assignment.name) or ())
     index = known(calculated(assignment.index or (), variables, assignment.name))
     number = int(index) if index is not None and index.isdigit() else _LONGEST_ARRAY
-    if number > len(elements) or number >= _LONGEST_ARRAY:
-        unknown = Unknown(f"${{{assignment.name}}}", "an array with gaps is not followed", assignment.name)
-        variables.set(assignment.name, (unknown,))
+    if number > len(elements) or number >= _LONGEST_ARRAY or any(unknowns(each) for each in elements):
+        _lose(assignment.name, _GAPS, variables)
         return
-    elements[number : number + 1] = [value]
+    earlier = elements[number] if assignment.append and number < len(elements) else ()
+    elements[number : number + 1] = [joined([*earlier, *value])]
     variables.set_array(assignment.name, tuple(elements))
 
 
 def declare(command: str, assignments: Sequence[Assignment], words: Sequence[Value], variables: Variables) -> None:
-    """`export NAME`, `declare -x NAME=VALUE`: what is exported."""
-    texts = [known(word) or "" for word in words]
-    if command == "export" or any(text.startswith("-") and "x" in text for text in texts):
-        variables.exported.update(assignment.name for assignment in assignments)
-        variables.exported.update(text for text in texts if _NAME.fullmatch(text))
-
-
-def assigned_by(expression: str, line: int, variables: Variables) -> None:
-    """The variables that an arithmetic expression assigns are not known after it."""
-    for name in _ASSIGNED.findall(expression):
-        variables.set(name, (Unknown(f"${name}", f"set by an expression in line {line}", name),))
+    """`export NAME`, `local NAME=VALUE`, `declare -x "NAME=VALUE"`: what is set, a function's own and exported."""
+    options = "".join(text for word in words if (text := known(word) or "").startswith("-"))
+    is_local = command in ("local", "declare", "typeset") and "g" not in options
+    names = [assignment.name for assignment in assignments]
+    for assignment in assignments:
+        assign(assignment, variables, is_local=is_local)
+    for word in words:
+        start = word[0] if word and isinstance(word[0], str) else ""
+        if match := _DECLARED.match(start):
+            names.append(match.group(1))
+            if is_local:
+                variables.make_local(match.group(1))
+            if match.group(2):
+                variables.set(match.group(1), joined([start[match.end() :], *word[1:]]))
+    if command == "export" or "x" in options:
+        variables.exported.update(names)
+    for name in names if _OTHER_KINDS.search(options) else ():
+        if not (known(variables.plain_value(name)) or "").isdecimal():
+            _lose(name, f"what {command} {options} makes of it is not followed", variables)
 
 
 def _let(words: Sequence[Value], line: int, variables: Variables) -> bool | None:
     for word in words[1:]:
-        assigned_by(known(word) or "", line, variables)
+        assigned_by(shown(word), f"an expression in line {line}", variables)
     return None
 
 
@@ -84,7 +102,7 @@ def _read_from_outside(words: Sequence[Value], line: int, variables: Variables) 
 def read_given(words: Sequence[Value], given: Value, line: int, variables: Variables) -> bool | None:
     """`read` of a text that stands in the script."""
     asked = _read_options(words[1:])
-    if asked is None or not asked.names or variables.values.get("IFS") is not None:
+    if asked is None or not asked.names or variables.separators != BLANKS:
         return _read_from_outside(words, line, variables)
     content = given if asked.whole else _first_line(given)
     text = known(content)
@@ -163,7 +181,12 @@ def _printf(words: Sequence[Value], line: int, variables: Variables) -> bool | N
 
 def _unset(words: Sequence[Value], line: int, variables: Variables) -> bool | None:
     for word in words[1:]:
-        variables.values.pop(known(word) or "", None)
+        name, index, _ = (known(word) or "").partition("[")
+        if index and name in variables.values:
+            _lose(name, _GAPS, variables)
+        elif not index:
+            variables.values.pop(name, None)
+            variables.arrays.discard(name)
     return True
 
 
@@ -176,8 +199,14 @@ def _shift(words: Sequence[Value], line: int, variables: Variables) -> bool | No
 
 
 def _set(words: Sequence[Value], line: int, variables: Variables) -> bool | None:
-    if len(words) > 1 and known(words[1]) == "--":
-        variables.arguments = list(words[2:])
+    arguments, is_whole = list(words[1:]), False
+    while arguments and (option := known(arguments[0])) is not None and option[:1] in ("-", "+"):
+        del arguments[: 2 if option.endswith("o") else 1]  # -euo pipefail
+        if option in ("--", "-"):
+            is_whole = option == "--"
+            break
+    if arguments or is_whole:
+        variables.arguments = arguments
     return True
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from fnmatch import fnmatchcase
 
-from orchestrator.migration.shell.expansion import fields, text
+from orchestrator.migration.shell.expansion import fields, pattern, text
 from orchestrator.migration.shell.syntax import Test, Word
 from orchestrator.migration.shell.values import Value, known
 from orchestrator.migration.shell.variables import Variables
@@ -42,18 +42,26 @@ def either(left: Answer, right: Answer) -> Answer:
     return negation(both(negation(left), negation(right)))
 
 
+def matches(word: str | None, shape: str | None) -> Answer:
+    """Whether a word fits a pattern of `fnmatch`; None stands for one that is not known."""
+    if shape == "*":
+        return True
+    return None if word is None or shape is None else fnmatchcase(word, shape)
+
+
 def double_bracket(test: Test, variables: Variables) -> Answer:
     """`[[ … ]]`: words are not split, and a pattern may stand on the right."""
     variables.in_condition = True
     operators = [token if isinstance(token, str) else plain(token) for token in test.tokens]
     values: list[Value] = [(token,) if isinstance(token, str) else text(token, variables) for token in test.tokens]
+    patterns = [token if isinstance(token, str) else pattern(token, variables) for token in test.tokens]
     variables.in_condition = False
-    return _Condition(operators, values, patterns=True).answer()
+    return _Condition(operators, values, patterns).answer()
 
 
 def bracket(words: list[Value]) -> Answer:
     """`[ … ]` and `test …`, without their own words."""
-    return _Condition([known(word) for word in words], words, patterns=False).answer()
+    return _Condition([known(word) for word in words], words).answer()
 
 
 def bracket_words(word_list: Sequence[Word], variables: Variables) -> list[Value]:
@@ -65,7 +73,9 @@ def bracket_words(word_list: Sequence[Word], variables: Variables) -> list[Value
 
 
 class _Condition:
-    def __init__(self, operators: list[str | None], values: list[Value], *, patterns: bool) -> None:
+    def __init__(
+        self, operators: list[str | None], values: list[Value], patterns: list[str | None] | None = None
+    ) -> None:
         self._operators = operators
         self._values = values
         self._at = 0
@@ -111,10 +121,13 @@ class _Condition:
         if self._at >= len(self._values):
             return None
         if self._is_binary():
-            left, right = self._values[self._at], self._values[self._at + 2]
-            operator = self._operators[self._at + 1]
+            left, right = known(self._values[self._at]), known(self._values[self._at + 2])
+            compared = self._operators[self._at + 1] or ""
             self._at += 3
-            return self._compared(left, operator or "", right)
+            if compared in ("=", "==", "!=") and self._patterns is not None:
+                same = matches(left, self._patterns[self._at - 1])
+                return same if compared != "!=" else negation(same)
+            return self._compared(left, compared, right)
         operator = self._operators[self._at]
         if operator is not None and len(operator) == 2 and operator[0] == "-" and self._at + 1 < len(self._values):
             operand = self._values[self._at + 1]
@@ -123,8 +136,8 @@ class _Condition:
         self._at += 1
         return _is_filled(self._values[self._at - 1], "-n")
 
-    def _compared(self, left: Value, operator: str, right: Value) -> Answer:
-        one, other = known(left), known(right)
+    @staticmethod
+    def _compared(one: str | None, operator: str, other: str | None) -> Answer:
         if one is None or other is None:
             return None
         if operator in _NUMBERS:
@@ -132,10 +145,8 @@ class _Condition:
                 return _NUMBERS[operator](int(one or "0"), int(other or "0"))
             except ValueError:
                 return None
-        if operator in ("=", "==", "!="):
-            same = fnmatchcase(one, other) if self._patterns and "[" not in other else one == other
-            return same if operator != "!=" else not same
-        return {"<": one < other, ">": one > other}.get(operator)
+        orders = {"=": one == other, "==": one == other, "!=": one != other, "<": one < other, ">": one > other}
+        return orders.get(operator)
 
 
 def _is_filled(operand: Value, operator: str) -> Answer:

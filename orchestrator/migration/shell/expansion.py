@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from fnmatch import translate
 
 from orchestrator.migration.shell.arithmetic import evaluate
@@ -17,11 +18,15 @@ from orchestrator.migration.shell.syntax import (
     ShellSyntaxError,
     Word,
 )
-from orchestrator.migration.shell.values import Unknown, Value, joined, known, shown, split
+from orchestrator.migration.shell.values import Unknown, Value, joined, known, shown, split, unknowns
 from orchestrator.migration.shell.variables import Array, Variables
 from orchestrator.migration.shell.words import here_document
 
+_ASSIGNED = re.compile(
+    r"([A-Za-z_]\w*)(?:\[[^]]*\])?\s*(?:\+\+|--|(?:[-+*/%&|^]|<<|>>)?=(?!=))|(?:\+\+|--)\s*([A-Za-z_]\w*)", re.ASCII
+)
 _BRACES = re.compile(r"\{[^{}\s]*(?:,|\.\.)[^{}\s]*\}")
+_IFS = "how IFS splits it is not followed"
 _MAX_DEPTH = 20
 _LONGEST_CHANGED = 10_000
 """Cutting patterns off a text takes the square of its length."""
@@ -29,10 +34,17 @@ _LONGEST_CHANGED = 10_000
 
 def fields(word: Word, variables: Variables) -> list[Value]:
     """The words that one word becomes: none, one or several."""
+    if _BRACES.search(bare(word)):
+        return [(Unknown(shown(text(word, variables)), "braces that a shell expands"),)]
     growing = _WordBuilder()
     _grow(growing, word, variables)
     growing.end()
     return growing.done
+
+
+def bare(word: Word) -> str:
+    """What stands in a word without quotes, with a letter for everything else."""
+    return "".join(part.text if isinstance(part, Literal) and not part.quoted else "q" for part in word)
 
 
 class _WordBuilder:
@@ -64,7 +76,7 @@ def _grow(growing: _WordBuilder, word: Word, variables: Variables, is_default: b
         if chosen is not None:
             _grow(growing, chosen, variables, is_default=True)
         elif is_default and isinstance(part, Literal) and not part.quoted:
-            growing.add(split((part.text,)), False)
+            growing.add(_split((part.text,), variables), False)
         else:
             growing.add(*_pieces(part, variables))
 
@@ -88,12 +100,21 @@ def text(word: Word, variables: Variables) -> Value:
     found: list[str | Unknown] = []
     for part in word:
         if isinstance(part, Parameter) and _is_list(part):
-            elements = _elements(part, variables)
-            for number, element in enumerate(elements):
-                found.extend([" ", *element] if number else element)
+            found.extend(_listed(part, variables))
         else:
             found.extend(_value(part, variables))
     return joined(found)
+
+
+def pattern(word: Word, variables: Variables) -> str | None:
+    """A word as a pattern of `fnmatch`, in which what is quoted stands for itself; None where it cannot be told."""
+    found = ""
+    for part in word:
+        content = known(text((part,), variables))
+        if content is None or (not part.quoted and ("[:" in content or "\\" in content)):
+            return None
+        found += re.sub(r"[*?[]", r"[\g<0>]", content) if part.quoted else content.replace("[^", "[!")
+    return found
 
 
 def given_text(given: Word | HereDocument, variables: Variables) -> Value:
@@ -111,23 +132,37 @@ def given_text(given: Word | HereDocument, variables: Variables) -> Value:
 def _pieces(part: Part, variables: Variables) -> tuple[list[Value], bool]:
     """What a part adds to its word: (pieces, between which a new word begins; whether they are quoted)."""
     if isinstance(part, Parameter) and _is_list(part):
-        elements = _elements(part, variables)
         if part.quoted and "*" in (part.name, _index(part)):
-            return [
-                joined(piece for n, element in enumerate(elements) for piece in (*([" "] if n else []), *element))
-            ], True
+            return [_listed(part, variables)], True
+        elements = _elements(part, variables)
         if part.quoted:
             return list(elements), bool(elements)
         apart: list[Value] = []
         for element in elements:
-            apart.extend(split(element))
+            apart.extend(_split(element, variables))
         return apart, False
     if isinstance(part, Literal):
-        if not part.quoted and _BRACES.search(part.text):
-            return [(Unknown(part.text, "braces that a shell expands"),)], False
         return [(part.text,) if part.text else ()], part.quoted
     value = _value(part, variables)
-    return ([value], True) if part.quoted else (split(value), False)
+    return ([value], True) if part.quoted else (_split(value, variables), False)
+
+
+def _listed(part: Parameter, variables: Variables) -> Value:
+    """The words of a list in one: `$*` joins them by the first character of `IFS`."""
+    joint = " " if "@" in (part.name, _index(part)) else variables.separators
+    between = (joint[:1],) if joint is not None else (Unknown("$IFS", _IFS),)
+    elements = _elements(part, variables)
+    return joined(piece for n, element in enumerate(elements) for piece in (*(between if n else ()), *element))
+
+
+def _split(value: Value, variables: Variables) -> list[Value]:
+    separators = variables.separators
+    try:
+        if separators is not None:
+            return split(value, separators)
+    except ValueError:
+        pass
+    return [(Unknown(shown(value), _IFS),)] if value else [()]
 
 
 def _index(part: Parameter) -> str | None:
@@ -154,7 +189,8 @@ def _elements(part: Parameter, variables: Variables) -> Array:
 
 
 def _chosen(part: Parameter, variables: Variables) -> Array:
-    return (text(part.argument, variables),) if part.quoted else tuple(fields(part.argument, variables))
+    words = tuple(fields(part.argument, variables))
+    return words or ((),) if part.quoted else words
 
 
 def _value(part: Part, variables: Variables) -> Value:
@@ -168,9 +204,19 @@ def _value(part: Part, variables: Variables) -> Value:
     return _parameter(part, variables)
 
 
-def calculated(expression: Word, variables: Variables, as_written: str) -> Value:
-    """The value of an arithmetic expression."""
+def assigned_by(expression: str, by: str, variables: Variables) -> bool:
+    """Whether an arithmetic expression assigns variables, which are not known after it."""
+    names = [match.group(1) or match.group(2) for match in _ASSIGNED.finditer(expression)]
+    for name in names:
+        variables.set(name, (Unknown(f"${name}", f"set by {by}", name),))
+    return bool(names)
+
+
+def calculated(expression: Word, variables: Variables, as_written: str, by: str | None = None) -> Value:
+    """The value of an arithmetic expression; `by` names it where it sets a variable."""
     inner = text(expression, variables)
+    if assigned_by(shown(inner), by or as_written, variables):
+        return (Unknown(as_written, "an expression that sets a variable"),)
     plain = known(inner)
     if plain is None:
         unknown = next(piece for piece in inner if isinstance(piece, Unknown))
@@ -209,8 +255,9 @@ def _parameter(part: Parameter, variables: Variables) -> Value:
     if value is None:
         value = variables.missing(part.name, part.shown)
     if not part.operator:
-        return value
-    content, argument = known(value), known(text(part.argument, variables))
+        return value if not part.argument else (Unknown(part.shown, "not followed by this reader"),)
+    read_argument = pattern if part.operator in _CUTS else lambda *given: known(text(*given))
+    content, argument = known(value), read_argument(part.argument, variables)
     if content is None:
         unknown = next(piece for piece in value if isinstance(piece, Unknown))
         return (Unknown(part.shown, unknown.why, unknown.variable),)
@@ -234,7 +281,14 @@ def _element(part: Parameter, variables: Variables) -> Value | None:
     if index is None or not index.lstrip("-").isdigit():
         return (Unknown(part.shown, "not followed by this reader"),)
     number = int(index)
-    return elements[number] if -len(elements) <= number < len(elements) else None
+    element = elements[number] if -len(elements) <= number < len(elements) else None
+    unknown = _first_unknown(elements)
+    return element if unknown is None or (element and unknowns(element)) else (replace(unknown, shown=part.shown),)
+
+
+def _first_unknown(elements: Array) -> Unknown | None:
+    """One may be any number of words, which leaves open which word is where."""
+    return next((unknown for element in elements for unknown in unknowns(element)), None)
 
 
 def _length(part: Parameter, variables: Variables) -> Value:
@@ -242,7 +296,8 @@ def _length(part: Parameter, variables: Variables) -> Value:
     if elements is None:
         elements = () if variables.in_condition else (variables.missing(part.name, part.shown),)
     if part.name in ("@", "*") or _index(part) in ("@", "*"):
-        return (str(len(elements)),)
+        unknown = _first_unknown(elements)
+        return (str(len(elements)),) if unknown is None else (replace(unknown, shown=part.shown),)
     content = known(elements[0] if elements else ())
     return (str(len(content)),) if content is not None else (Unknown(part.shown, "the length of an unknown value"),)
 
@@ -309,11 +364,14 @@ def _each(content: str, argument: str, change: Callable[[str], str]) -> str:
     return change(content)
 
 
-_CHANGES: dict[str, Callable[[str, str], str]] = {
+_CUTS: dict[str, Callable[[str, str], str]] = {
     "#": lambda content, pattern: _without_prefix(content, pattern, False),
     "##": lambda content, pattern: _without_prefix(content, pattern, True),
     "%": lambda content, pattern: _without_suffix(content, pattern, False),
     "%%": lambda content, pattern: _without_suffix(content, pattern, True),
+}
+_CHANGES: dict[str, Callable[[str, str], str]] = {
+    **_CUTS,
     "/": lambda content, argument: _replaced(content, argument, 1),
     "//": lambda content, argument: _replaced(content, argument, -1),
     ":": _part_of,

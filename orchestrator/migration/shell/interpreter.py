@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from fnmatch import fnmatchcase
 from functools import partial
 
 from orchestrator.errors import UserError
-from orchestrator.migration.shell.assignment import ON_VARIABLES, assign, assigned_by, declare, read_given
+from orchestrator.migration.shell.assignment import ON_VARIABLES, assign, declare, read_given
 from orchestrator.migration.shell.conditions import (
     Answer,
     both,
@@ -20,11 +19,12 @@ from orchestrator.migration.shell.conditions import (
     bracket_words,
     double_bracket,
     either,
+    matches,
     negation,
 )
-from orchestrator.migration.shell.expansion import calculated, fields, given_text, text
+from orchestrator.migration.shell.expansion import calculated, fields, given_text, pattern, text
 from orchestrator.migration.shell.parser import DECLARING, read_script
-from orchestrator.migration.shell.started_program import StartedCommand, beside_script, shell_text
+from orchestrator.migration.shell.started_program import ShellText, StartedCommand, beside_script, shell_text
 from orchestrator.migration.shell.syntax import (
     AndOr,
     ArithmeticCommand,
@@ -58,10 +58,10 @@ class Return(Exception):  # noqa: N818 - a signal
 
 
 class Break(Exception):  # noqa: N818 - a signal
-    """The loop ends here; `again`: only this turn of it."""
+    """The loop ends here, and those around it up to a number of `loops`; `again`: only this turn of the last."""
 
-    def __init__(self, again: bool) -> None:
-        self.again = again
+    def __init__(self, again: bool, loops: int) -> None:
+        self.again, self.loops = again, loops
 
 
 class Follower:
@@ -155,7 +155,7 @@ class Follower:
         word = known(text(command.word, self.variables))
         possible: list[Block] = []
         for patterns, body in command.items:
-            answers = [self._matches(word, known(text(pattern, self.variables))) for pattern in patterns]
+            answers = [matches(word, pattern(each, self.variables)) for each in patterns]
             answer: Answer = False
             for each in answers:
                 answer = either(answer, each)
@@ -166,12 +166,6 @@ class Follower:
         else:
             possible.append(())
         return self._one_of(possible)
-
-    @staticmethod
-    def _matches(word: str | None, pattern: str | None) -> Answer:
-        if pattern == "*":
-            return True
-        return None if word is None or pattern is None else fnmatchcase(word, pattern)
 
     def and_or(self, command: AndOr) -> Answer:
         answer = self.command(command.first)
@@ -196,12 +190,17 @@ class Follower:
     def group(self, command: Group) -> Answer:
         if not command.subshell:
             return self.block(command.body)
+        with self._variables_apart(), suppress(Exit, Return, Break):
+            return self.block(command.body)
+        return None
+
+    @contextmanager
+    def _variables_apart(self) -> Iterator[None]:
+        """With variables of its own."""
         before = self.variables
         self.variables = before.copy()
         try:
-            return self.block(command.body)
-        except Exit:
-            return None
+            yield
         finally:
             self.variables = before
 
@@ -223,11 +222,14 @@ class Follower:
         return None
 
     def for_(self, command: For) -> Answer:
-        if command.words is None:
+        if command.steps is not None:
+            calculated(command.steps, self.variables, "((…))", f"the loop in line {command.line}")
+            words = []
+        elif command.words is None:
             words = list(self.variables.arguments)
         else:
             words = [field for word in command.words for field in fields(word, self.variables)]
-        if not command.countable or len(words) > _MOST_TURNS or any(known(word) is None for word in words):
+        if command.steps is not None or len(words) > _MOST_TURNS or any(known(word) is None for word in words):
             self.note(f"line {command.line}: the number of iterations of this loop is not known")
             unknown = Unknown(f"${command.name}", f"the variable of the loop in line {command.line}", command.name)
             if command.name:
@@ -245,6 +247,8 @@ class Follower:
         try:
             self.block(body)
         except Break as end:
+            if end.loops > 1:
+                raise Break(end.again, end.loops - 1) from None
             return end.again
         return True
 
@@ -254,11 +258,9 @@ class Follower:
         return double_bracket(command, self.variables)
 
     def arithmetic(self, command: ArithmeticCommand) -> Answer:
-        value = known(calculated(command.expression, self.variables, "((…))"))
-        if value is None:
-            assigned_by(known(text(command.expression, self.variables)) or "", command.line, self.variables)
-            return None
-        return value != "0"
+        by = f"an expression in line {command.line}"
+        value = known(calculated(command.expression, self.variables, "((…))", by))
+        return None if value is None else value != "0"
 
     def function(self, command: Function) -> Answer:
         self.functions[command.name] = command.body
@@ -271,11 +273,12 @@ class Follower:
             return bracket(words[:-1] if first == "[" and words else words)
         words = [field for word in command.words for field in fields(word, self.variables)]
         name = known(words[0]) if words else None
-        if not words or name in DECLARING:
+        if name in DECLARING:
+            declare(name or "", command.assignments, words[1:], self.variables)
+            return True
+        if not words:
             for assignment in command.assignments:
                 assign(assignment, self.variables)
-            if name is not None:
-                declare(name, command.assignments, words[1:], self.variables)
             return True
         return self.called(name, command, words)
 
@@ -288,7 +291,11 @@ class Follower:
         if name in _BUILTINS:
             return _BUILTINS[name](self, command, words)
         if name in self.functions:
-            return self._enter(self.functions[name], words[1:])
+            self.variables.hidden.append({})
+            try:
+                return self._enter(self.functions[name], words[1:])
+            finally:
+                self.variables.leave_function()
         self._start(command, words)
         return None
 
@@ -308,36 +315,44 @@ class Follower:
 
     def _enter(self, body: Block, arguments: list[Value]) -> Answer:
         """A function, or a file that is sourced with arguments."""
-        outer = (self.variables.arguments, self.variables.shifted)
-        self.variables.arguments, self.variables.shifted = arguments, 0
-        with self.nested():
+        with self.nested(), self._given(arguments):
             try:
                 return self.block(body)
             except Return:
                 return None
-            finally:
-                self.variables.arguments, self.variables.shifted = outer
+
+    @contextmanager
+    def _given(self, arguments: list[Value]) -> Iterator[None]:
+        """With arguments of its own."""
+        outer = (self.variables.arguments, self.variables.shifted)
+        self.variables.arguments, self.variables.shifted = arguments, 0
+        try:
+            yield
+        finally:
+            self.variables.arguments, self.variables.shifted = outer
 
     def _start(self, command: Simple, words: list[Value]) -> None:
         """A program: kept where it is wanted; the text that is given to a shell is followed."""
         environment = {name: self.variables.plain_value(name) for name in sorted(self.variables.exported)}
-        before = self.variables
-        self.variables = before.copy()
-        for assignment in command.assignments:
-            assign(assignment, self.variables)
-            environment[assignment.name] = self.variables.plain_value(assignment.name)
-        self.variables = before
-        if (found := shell_text(words)) is not None:
-            number, script = found
-            kept = len(self.commands)
-            self._text(command.line, script)
-            self.commands[kept:] = [
-                StartedCommand(each.line, (*words[:number], *each.words), environment | each.environment, each.read)
-                for each in self.commands[kept:]
-            ]
-            return
+        with self._variables_apart():
+            for assignment in command.assignments:
+                assign(assignment, self.variables)
+                environment[assignment.name] = self.variables.plain_value(assignment.name)
+            if (found := shell_text(words)) is not None:
+                self._follow_text(command.line, found, environment)
+                return
         if self._is_wanted(words):
-            self.commands.append(StartedCommand(command.line, tuple(words), environment, frozenset(before.read)))
+            read = frozenset(self.variables.read)
+            self.commands.append(StartedCommand(command.line, tuple(words), environment, read))
+
+    def _follow_text(self, line: int, found: ShellText, environment: dict[str, Value]) -> None:
+        kept = len(self.commands)
+        with self._given(found.arguments), suppress(Exit, Return, Break):
+            self._text(line, found.text)
+        self.commands[kept:] = [
+            StartedCommand(each.line, (*found.before, *each.words), environment | each.environment, each.read)
+            for each in self.commands[kept:]
+        ]
 
     def _text(self, line: int, script: Value) -> Answer:
         """Follow a text of the script's own: what is not known in it stands as a variable."""
@@ -382,7 +397,8 @@ class Follower:
         raise Return
 
     def leave_loop(self, command: Simple, words: list[Value]) -> Answer:
-        raise Break(again=known(words[0]) == "continue")
+        loops = known(words[1]) if len(words) > 1 else "1"
+        raise Break(known(words[0]) == "continue", int(loops) if loops is not None and loops.isdecimal() else 1)
 
     def exec(self, command: Simple, words: list[Value]) -> Answer:
         if len(words) > 1:

@@ -30,7 +30,8 @@ from orchestrator.migration.shell.words import NAME, WordReader, plain
 _ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(?:\[([^\]\n]*)\])?(\+?)=")
 _REDIRECTION = re.compile(r"(?:\d+|\{[A-Za-z_]\w*\})?(<<<|<<-?|<>|<&|>&|>>|>\||<(?!\()|>(?!\())|&>>?")
 _PLACEHOLDER = re.compile(r"<[A-Za-z][^<>\n]*>[^\s;&|()]*")
-_FUNCTION = re.compile(r"(?:function[ \t]+([\w:.-]+)[ \t]*(?:\([ \t]*\))?|([\w:.-]+)[ \t]*\([ \t]*\))\s*(?=[{(])")
+_PLACEHOLDER_IN_WORD = re.compile(r"<[A-Za-z][^\s<>;&|()]*>")
+_FUNCTION = re.compile(r"function[ \t]+([\w:.-]+)(?:[ \t]*\([ \t]*\))?|([\w:.-]+)[ \t]*\([ \t]*\)")
 DECLARING = frozenset(("export", "declare", "local", "readonly", "typeset"))
 _ENDS = frozenset(("then", "elif", "else", "fi", "do", "done", "esac", "}"))
 _TEST_OPERATORS = ("&&", "||", "(", ")", "<", ">")
@@ -68,7 +69,7 @@ class _CommandReader(WordReader):
         commands: list[Command] = []
         while True:
             self._skip_separators()
-            if not self.peek() or self.peek() == ")" or self.peek(2) == ";;":
+            if not self.peek() or self.peek() == ")" or self.peek(2) in (";;", ";&"):
                 break
             word = self._reserved()
             if word in ends:
@@ -79,12 +80,20 @@ class _CommandReader(WordReader):
         self._depth -= 1
         return tuple(commands)
 
+    def word(self) -> Word:
+        """The word that starts here, with `<NAME>` in it for what is still to be written."""
+        word = super().word()
+        while placeholder := _PLACEHOLDER_IN_WORD.match(self.text, self.position):
+            self.position = placeholder.end()
+            word += (Opaque(placeholder.group(), "a placeholder", True), *super().word())
+        return word
+
     def _skip_separators(self) -> None:
         while True:
             self.skip_blanks()
             if self.peek() == "\n":
                 self._end_line()
-            elif self.peek() in (";", "&") and self.peek(2) not in (";;", "&&"):
+            elif self.peek() in (";", "&") and self.peek(2) not in (";;", ";&", "&&"):
                 self.position += 1
             else:
                 return
@@ -144,7 +153,9 @@ class _CommandReader(WordReader):
         negated = False
         while self._reserved() in ("!", "time"):
             negated ^= self.take("!")
-            self.take("time")
+            if self.take("time"):
+                self.skip_blanks()
+                self.take("-p ")
             self.skip_blanks()
         commands = [self._command()]
         while True:
@@ -161,6 +172,7 @@ class _CommandReader(WordReader):
         line = self.line
         if function := _FUNCTION.match(self.text, self.position):
             self.position = function.end()
+            self._skip_lines()
             body = self._command()
             return Function(function.group(1) or function.group(2), (body,))
         command: Command
@@ -199,14 +211,16 @@ class _CommandReader(WordReader):
 
     def _redirection(self) -> _Redirection | None:
         match = _REDIRECTION.match(self.text, self.position)
-        if match is None:
+        if match is None or _PLACEHOLDER_IN_WORD.match(self.text, self.position):
             return None
         operator = match.group(1) or match.group()  # &> has no descriptor
         descriptor = match.group().removesuffix(operator)
         self.position = match.end()
         self.skip_blanks()
         start = self.position
-        target = self.word()
+        target = self._argument()
+        if self.position == start:
+            raise self.fail(f"{operator} without what comes behind it")
         given: Word | HereDocument | None = target if operator == "<<<" else None
         if operator in ("<<", "<<-"):
             written = self.text[start : self.position]
@@ -217,30 +231,33 @@ class _CommandReader(WordReader):
         of_output = operator[0] != "<" and descriptor in ("", "1") and not to_itself
         return _Redirection(of_output, given if descriptor in ("", "0") else None)
 
+    def _argument(self) -> Word:
+        """A word or a process substitution; empty where neither starts here."""
+        return self.process_substitution() if self.peek(2) in ("<(", ">(") else self.word()
+
     def _simple(self) -> Command:
         line = self.line
         assignments: list[Assignment] = []
         words: list[Word] = []
         given: Word | HereDocument | None = None
         elsewhere = False
+        started = False
         while True:
             self.skip_blanks()
             if redirection := self._redirection():
+                started = True
                 given, elsewhere = redirection.input or given, elsewhere or redirection.of_output
                 continue
             declares = bool(words) and plain(words[0]) in DECLARING
             if (not words or declares) and (assignment := self._assignment()):
                 assignments.append(assignment)
                 continue
-            if self.peek(2) in ("<(", ">("):
-                words.append(self.process_substitution())
-                continue
             start = self.position
-            word = self.word()
+            word = self._argument()
             if self.position == start:
                 break
             words.append(word)
-        if not words and not assignments:
+        if not words and not assignments and not started:
             character = self.peek()
             raise self.fail(f"{character!r} where a command should start" if character else "the script ends too early")
         return Simple(line, tuple(assignments), tuple(words), given, elsewhere)
@@ -267,11 +284,8 @@ class _CommandReader(WordReader):
             self._skip_lines()
             if self.take(")"):
                 return tuple(words)
-            if self.peek(2) in ("<(", ">("):
-                words.append(self.process_substitution())
-                continue
             before = self.position
-            words.append(self.word())
+            words.append(self._argument())
             if self.position == before:
                 raise self.fail("an array that is not closed", start)
 
@@ -303,8 +317,8 @@ class _CommandReader(WordReader):
     def _for(self, line: int) -> Command:
         self.skip_blanks()
         if self.peek(2) == "((":
-            self.expression()
-            return For(line, "", (), self._loop_body(), countable=False)
+            steps = self.expression()
+            return For(line, "", (), self._loop_body(), steps)
         name = NAME.match(self.text, self.position)
         if name is None:
             raise self.fail("for without a variable's name")
@@ -344,9 +358,9 @@ class _CommandReader(WordReader):
             if not self.take(")"):
                 raise self.fail("a pattern of case without )")
             items.append((tuple(patterns), self.block(frozenset(("esac",)))))
-            for end in (";;&", ";;", ";&"):
-                if self.take(end):
-                    break
+            if self.peek(3) == ";;&" or self.peek(2) == ";&":
+                raise self.fail("a pattern of case that leads on to the next")
+            self.take(";;")
 
     def _braces(self, line: int) -> Command:
         body = self.block(frozenset(("}",)))

@@ -45,22 +45,31 @@ def beside_script(path: Value) -> str | None:
     return f".{rest}"
 
 
-def shell_text(words: Sequence[Value]) -> tuple[int, Value] | None:
-    """Where a shell is started with a text (`sh -c TEXT`), and that text; None where none is."""
+@dataclass(frozen=True)
+class ShellText:
+    """A text that a shell is started with: `srun sh -c TEXT sh ARGUMENTS`."""
+
+    before: tuple[Value, ...]
+    text: Value
+    arguments: list[Value]
+
+
+def shell_text(words: Sequence[Value]) -> ShellText | None:
+    """The text that a shell is started with; None where none is."""
     for number, word in enumerate(words):
         if PurePath(known(word) or "").name in _SHELLS:
-            text = _text_for_shell(words[number + 1 :])
-            if text is not None:
-                return number, text
+            behind = words[number + 1 :]
+            if (place := _place_of_text(behind)) is not None:
+                return ShellText(tuple(words[:number]), behind[place], list(behind[place + 2 :]))
     return None
 
 
-def _text_for_shell(words: Sequence[Value]) -> Value | None:
-    """The text of `sh -c TEXT`, given what stands behind `sh`."""
+def _place_of_text(words: Sequence[Value]) -> int | None:
+    """Of `sh -c TEXT`, given what stands behind `sh`."""
     for number, word in enumerate(words[:-1]):
         option = known(word)
         if option is None or not option.startswith("-"):
             return None
         if not option.startswith("--") and option.endswith("c"):
-            return words[number + 1]
+            return number + 1
     return None

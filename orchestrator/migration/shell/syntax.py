@@ -141,8 +141,8 @@ class For:
     name: str
     words: tuple[Word, ...] | None
     body: Block
-    countable: bool = True
-    """False for `for ((…))`."""
+    steps: Word | None = None
+    """Of `for ((STEPS))`."""
 
 
 @dataclass(frozen=True)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cache
 from typing import TypeAlias
 
 
@@ -48,19 +50,35 @@ def unknowns(value: Value) -> list[Unknown]:
     return [part for part in value if isinstance(part, Unknown)]
 
 
-def split(value: Value) -> list[Value]:
-    """The words of an unquoted value, as a shell splits them at blanks.
+BLANKS = " \t\n"
+
+
+def split(value: Value, separators: str = BLANKS) -> list[Value]:
+    """The words of an unquoted value, as a shell splits them at the characters of `IFS`.
 
     The first (last) one is empty where blanks come first (last): it separates from what stands before (behind).
+    Raises ValueError for an empty word between other separators.
     """
+    if not separators:
+        return [value]
     words: list[list[str | Unknown]] = [[]]
     for part in value:
-        if isinstance(part, Unknown):
-            words[-1].append(part)
-            continue
-        pieces = part.replace("\t", " ").replace("\n", " ").split(" ")
+        pieces = _at(separators).split(part) if isinstance(part, str) else [part]
         words[-1].append(pieces[0])
         words.extend([piece] for piece in pieces[1:])
     split_words = [joined(word) for word in words]
+    if separators != BLANKS and not all(split_words[:-1]):
+        raise ValueError("an empty word between separators")
     inner = [word for word in split_words[1:-1] if word]
     return [split_words[0], *inner, split_words[-1]] if len(split_words) > 1 else split_words
+
+
+@cache
+def _at(separators: str) -> re.Pattern[str]:
+    """One separator with the blanks around it, or blanks alone."""
+    blanks, others = (
+        re.escape("".join(kind)) for kind in (set(separators) & set(BLANKS), set(separators) - set(BLANKS))
+    )
+    around = f"[{blanks}]*" if blanks else ""
+    ways = [way for way in (f"{around}[{others}]{around}" if others else "", f"[{blanks}]+" if blanks else "") if way]
+    return re.compile("|".join(ways))

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from orchestrator.errors import UserError
-from orchestrator.migration.shell.values import Unknown, Value
+from orchestrator.migration.shell.values import BLANKS, Unknown, Value, known
 
 Array: TypeAlias = tuple[Value, ...]
 _LONGEST = 1_000_000
@@ -28,6 +28,8 @@ class Variables:
     shifted: int = 0
     """Arguments that the script has passed over."""
     exported: set[str] = field(default_factory=set)
+    hidden: list[dict[str, tuple[bool, Array | None]]] = field(default_factory=list)
+    """What the own variables of each function that is entered hide: whether it is an array, and its words."""
     read: set[str] = field(default_factory=set)
     """Variables that the script itself has read."""
     defaults: dict[str, str] = field(default_factory=dict)
@@ -48,6 +50,7 @@ class Variables:
             list(self.arguments),
             self.shifted,
             set(self.exported),
+            [dict(names) for names in self.hidden],
             self.read,
             self.defaults,
             self.empty,
@@ -70,6 +73,22 @@ class Variables:
         if name not in self.given:
             self.values[name] = words
             self.arrays.add(name)
+
+    def make_local(self, name: str) -> None:
+        """Begin a variable of the function that is entered last, if one is; so far nothing sets it."""
+        if self.hidden and name not in self.given:
+            self.hidden[-1].setdefault(name, (name in self.arrays, self.values.pop(name, None)))
+            self.arrays.discard(name)
+
+    def leave_function(self) -> None:
+        """Bring back what the variables of the function that was entered last have hidden."""
+        for name, (is_array, value) in self.hidden.pop().items():
+            self.values.pop(name, None)
+            self.arrays.discard(name)
+            if value is not None:
+                self.values[name] = value
+            if is_array:
+                self.arrays.add(name)
 
     def elements(self, name: str) -> Array | None:
         """The words of an array, or of a plain variable as one of a single word; None where nothing sets it."""
@@ -94,8 +113,15 @@ class Variables:
             return ()
         return self.given.get(name) or self.values.get(name, ((),))[0]
 
+    @property
+    def separators(self) -> str | None:
+        """`IFS`, at whose characters words are split; None where they are not known."""
+        return known(self.values["IFS"][0]) if self.values.get("IFS") else BLANKS
+
     def missing(self, name: str, shown: str) -> Value:
         """What stands for a variable without a value: nothing where the script itself leaves it empty."""
+        if name == "IFS":
+            return (BLANKS,)
         if name in self.arrays:
             return ()
         if self.in_condition:

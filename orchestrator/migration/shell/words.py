@@ -25,6 +25,7 @@ _METACHARACTERS = frozenset(" \t\n;&|<>()")
 _ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "\\": "\\", "'": "'", '"': '"', "a": "\a", "b": "\b", "f": "\f", "v": "\v"}
 _ESCAPES |= {"e": "\x1b", "E": "\x1b", "?": "?"}
 _HERE = re.compile(r"""(?<!<)<<(-?)[ \t]*(?:'([^'\n]+)'|"([^"\n]+)"|\\?([\w.+-]+))""")
+_COMMENT = re.compile(r"(?<=[\s;&|(])#")
 _NUMBERED = re.compile(r"x([0-9a-fA-F]{1,2})|u([0-9a-fA-F]{1,4})|U([0-9a-fA-F]{1,8})|([0-7]{1,3})")
 
 
@@ -155,6 +156,8 @@ class WordReader:
             return [self._substitution(quoted)]
         if following == "{":
             return [self._braced(quoted)]
+        if following == "[":
+            return [self._old_arithmetic(quoted)]
         if following == "'" and not quoted:
             self.position += 1
             return [Literal(self._ansi_c(), True)]
@@ -200,6 +203,15 @@ class WordReader:
             return Arithmetic(inner, quoted, shown)
         return Opaque(shown, "the output of a command", quoted)
 
+    def _old_arithmetic(self, quoted: bool) -> Part:
+        """`$[…]`, which is `$((…))`."""
+        start = self.position
+        self.position += 2
+        inner = self.parts(frozenset("]"), quoted=True)
+        if not self.take("]"):
+            raise self.fail("$[ without ]", start)
+        return Arithmetic(inner, quoted, self.text[start : self.position])
+
     def _past_parentheses(self) -> None:
         """From `(` to behind the `)` that closes it."""
         start, depth = self.position, 0
@@ -223,6 +235,10 @@ class WordReader:
                 self._double_quoted()
             elif character == "`":
                 self._backquoted()
+            elif self.peek(2) == "${":
+                self._braced(False)
+            elif _COMMENT.match(self.text, self.position):
+                self.skip_blanks()
             else:
                 depth += {"(": 1, ")": -1}.get(character, 0)
                 self.position += 1

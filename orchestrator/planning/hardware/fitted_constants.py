@@ -126,16 +126,30 @@ class Host(_Constants):
 
 
 class Hybrid(_Constants):
-    """State space layers, and layers of which each is a half."""
+    """Layers of which each is a half."""
 
     launches: float
-    projected: ForwardBackward
+
+
+class StateSpace(_Constants):
+    """What is between a state space layer's matrices, in mamba-ssm's kernels."""
+
+    copied: ForwardBackward
     convolved: ForwardBackward
+    normed: ForwardBackward
+    scan_rate: float
+    scan_backward: float
+
+
+class LinearAttention(_Constants):
+    """What is between a gated delta net's matrices, in torch's operations."""
+
+    projected: ForwardBackward
     inner: ForwardBackward
     scan_rate: float
     scan_backward: float
     chunked: float
-    convolved_by_torch: ForwardBackward
+    convolved: ForwardBackward
 
 
 class EncoderDecoder(_Constants):
@@ -198,6 +212,8 @@ class FittedConstants(_Constants):
     adapters: Adapters
     host: Host
     hybrid: Hybrid
+    state_space: StateSpace
+    linear_attention: LinearAttention
     encoder_decoder: EncoderDecoder
     vision: Vision
     communication: Communication

@@ -7,7 +7,7 @@ in all passes.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from orchestrator.kernel_selection.data_parallel import overlaps_gathering, overlaps_reduction
 from orchestrator.models.blocks.base import FP32
@@ -19,8 +19,7 @@ from orchestrator.spec.job import JobSpec
 from orchestrator.spec.sections.precision import DTYPE_BYTES
 
 
-@dataclass(frozen=True)
-class WholeWeights:
+class WholeWeights(NamedTuple):
     """Parameters of a rank, counted whole, and what it holds of each in bytes."""
 
     outside: int

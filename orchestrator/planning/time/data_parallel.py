@@ -38,6 +38,7 @@ def _wait(setting: Setting, parameters: int, experts: int, chunks: Sequence[Pass
         of_layers = sum(in_stages(job, partial(layer_parameters, job.model, degrees_of(degrees))))
         ranks = job.weight_replicas // job.sharded_copies
         group = group_of(job, setting.device, ranks, setting.tp)
+        of_experts = group_of(job, setting.device, job.expert_replicas // job.sharded_copies, spread)
         copies = group_of(job, setting.device, job.sharded_copies, setting.tp * ranks)
         shared_out = [(group, of_layers - experts), *([(of_experts, experts)] if experts else [])]
         [passes] = chunks

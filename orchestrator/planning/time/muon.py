@@ -34,7 +34,7 @@ def _stage_seconds(setting: Setting, matrices: Matrices) -> float:
     seconds = 0.0
     for of_experts, ranks, replicas, spread in (
         (False, degrees.tp, job.weight_replicas // job.sharded_copies, degrees.tp),
-        (True, degrees.etp, job.expert_replicas, degrees.etp * degrees.ep),
+        (True, degrees.etp, job.expert_replicas // job.sharded_copies, degrees.etp * degrees.ep),
     ):
         held = matrix_parameters(matrices, degrees, of_experts=of_experts)
         if not held:

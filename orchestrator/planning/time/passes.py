@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
 from orchestrator.kernel_selection.chunked_loss import tokens_of_chunk
-from orchestrator.models.blocks.base import FP32, NOTHING, ForwardBackward, Matrix
+from orchestrator.models.blocks.base import FP32, NOTHING, ForwardBackward, Matrix, Scan
 from orchestrator.models.blocks.block import Branch
 from orchestrator.models.layers import Layer, matrices_of
 from orchestrator.models.layers import layers as layers_of
@@ -146,21 +146,39 @@ def _replicated(setting: Setting, block: Branch) -> Pass:
 
 
 def _scan(setting: Setting, block: Branch) -> Pass:
-    """Convolution, scan and norm, where a block has a scan: the slower of moving and computing, and what operations on
-    chunks move in its place.
-    """
-    fitted, own, scan = setting.device.fitted.hybrid, setting.tokens / setting.tp, block.scan(setting.model)
+    """Convolution, scan and norm, where a block has a scan."""
+    scan = block.scan(setting.model)
     if scan is None:
         return _NOTHING
-    convolution = fitted.convolved if scan.chunked == NOTHING else fitted.convolved_by_torch
-    each = NOTHING.plus(fitted.projected, scan.projected).plus(convolution, scan.convolved)
+    found = _scan_by_kernels(setting, scan) if scan.chunked == NOTHING else _scan_by_operations(setting, scan)
+    return Pass({"memory_bound": found.forward}, {"memory_bound": found.backward})
+
+
+def _scan_by_kernels(setting: Setting, scan: Scan) -> ForwardBackward:
+    """A convolution, the scan and a norm, one after another; kernels of the scan are far slower than what they move."""
+    fitted, own = setting.device.fitted.state_space, setting.tokens / setting.tp
+    computed = scan.flops * own / (fitted.scan_rate * peak(setting.device, setting.dtype))
+    moved = NOTHING.plus(fitted.convolved, scan.convolved).plus(fitted.normed, scan.inner)
+    if setting.sequences > 1:
+        copied = ForwardBackward(
+            fitted.copied.forward * (scan.projected + scan.inner), fitted.copied.backward * scan.projected
+        )
+        moved = moved.plus(copied)
+    seconds = setting.streaming(own * setting.size)
+    return ForwardBackward(computed, fitted.scan_backward * computed).plus(moved, seconds)
+
+
+def _scan_by_operations(setting: Setting, scan: Scan) -> ForwardBackward:
+    """The slower of moving and computing, and what operations on chunks move."""
+    fitted, own = setting.device.fitted.linear_attention, setting.tokens / setting.tp
+    each = NOTHING.plus(fitted.projected, scan.projected).plus(fitted.convolved, scan.convolved)
     each = each.plus(fitted.inner, scan.inner)
     computed = scan.flops * own / (fitted.scan_rate * peak(setting.device, setting.dtype))
     chunked = NOTHING.plus(scan.chunked, own * FP32 * fitted.chunked)
     moved = [setting.streaming(found * own * setting.size) for found in each]
-    return Pass(
-        {"memory_bound": max(moved[0], computed) + setting.streaming(chunked.forward)},
-        {"memory_bound": max(moved[1], fitted.scan_backward * computed) + setting.streaming(chunked.backward)},
+    return ForwardBackward(
+        max(moved[0], computed) + setting.streaming(chunked.forward),
+        max(moved[1], fitted.scan_backward * computed) + setting.streaming(chunked.backward),
     )
 
 

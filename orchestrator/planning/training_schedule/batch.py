@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from orchestrator.spec.job import JobSpec
@@ -26,8 +25,7 @@ class Progress(NamedTuple):
     tokens: int = 0
 
 
-@dataclass(frozen=True)
-class BatchSchedule:
+class BatchSchedule(NamedTuple):
     """Batch size and length of a training. Every count is of whole steps.
 
     Ramp-up follows Megatron: the batch grows by `increment` each `samples / ((full - start) / increment)` samples, and
@@ -101,7 +99,7 @@ class BatchSchedule:
 
     def at_full_size(self) -> BatchSchedule:
         """The same without ramp-up: for evaluation, whose batches are always of full size."""
-        return replace(self, thresholds=(0,), sizes=self.sizes[-1:])
+        return self._replace(thresholds=(0,), sizes=self.sizes[-1:])
 
     def iteration_of(self, consumed_samples: int) -> int:
         """Whole steps done after `consumed_samples`."""

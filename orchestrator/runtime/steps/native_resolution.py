@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 
 from orchestrator.runtime.steps.base import Batch
@@ -14,6 +12,7 @@ class NextTokenAfterImagesOfAnySize(NextTokenAfterImages):
     """Cross entropy of the next token over the tokens that `loss_mask` counts."""
 
     on_host = ("grids",)
+    image_inputs = (*NextTokenAfterImages.image_inputs, "grids")
 
     def get_batch(self, samples: Batch) -> Batch:
         """As that of images of one size, but for `images` [b, numbers] and `grids` [b, n, 2] (int64, on
@@ -24,19 +23,6 @@ class NextTokenAfterImagesOfAnySize(NextTokenAfterImages):
             return {**batch, "grids": samples["grids"]}
         images = batch["images"]
         return {**batch, "images": images.flatten(1), "grids": self._largest(images)}
-
-    def forward(self, model: Any, batch: Batch) -> torch.Tensor:
-        """The loss per token, [b, s], on the last stage."""
-        output: torch.Tensor = model(
-            batch["tokens"],
-            batch["position_ids"],
-            None,
-            labels=batch["labels"],
-            images=batch["images"],
-            image_mask=batch["image_mask"],
-            grids=batch["grids"],
-        )
-        return output
 
     def _largest(self, images: torch.Tensor) -> torch.Tensor:
         """Of random tokens: images are squares of the largest size."""

@@ -14,6 +14,9 @@ from orchestrator.spec.vision import VisionSpec
 class NextTokenAfterImages(NextToken):
     """Cross entropy of the next token over the tokens that `loss_mask` counts."""
 
+    image_inputs: tuple[str, ...] = ("images", "image_mask")
+    """What of a batch a model takes for the images."""
+
     def __init__(self, vision: VisionSpec) -> None:
         self.vision = vision
 
@@ -31,8 +34,7 @@ class NextTokenAfterImages(NextToken):
             batch["position_ids"],
             None,
             labels=batch["labels"],
-            images=batch["images"],
-            image_mask=batch["image_mask"],
+            **{name: batch[name] for name in self.image_inputs},
         )
         return output
 

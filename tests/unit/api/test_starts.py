@@ -151,12 +151,9 @@ def test_data_are_made_first_and_what_is_wrong_with_them_is_raised(
 
 
 @pytest.fixture
-def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeSlurm:
-    """A cluster of the name `lab`."""
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "clusters").mkdir()
-    (tmp_path / "clusters" / "lab.yaml").write_text("name: lab\ntime: 1h\n")
-    slurm = FakeSlurm(tmp_path / "slurm")
+def slurm(lab: Path, monkeypatch: pytest.MonkeyPatch) -> FakeSlurm:
+    """The cluster's commands."""
+    slurm = FakeSlurm(lab / "slurm")
     slurm.says("sbatch", out="77\n")
     slurm.says("squeue", out="")
     monkeypatch.setenv("PATH", f"{slurm.bin}:{os.environ['PATH']}")

@@ -70,6 +70,7 @@ LATENT_EXPERTS = {
     **{**LATENT, "num_hidden_layers": 4, "moe_intermediate_size": 24, "n_routed_experts": 8, "n_shared_experts": 2},
     **{"num_experts_per_tok": 4, "routed_scaling_factor": 1.5, "n_group": 4, "topk_group": 2},
 }
+YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16}
 DEEPSEEK_YARN = {
     **{"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "original_max_position_embeddings": 16},
     **{"beta_fast": 32.0, "beta_slow": 1.0, "mscale": 1.0, "mscale_all_dim": 0.5},
@@ -163,6 +164,10 @@ def configurations() -> dict[str, Any]:
         "gemma3-capped": transformers.Gemma3TextConfig(
             **{**SIZES, "num_hidden_layers": 4},
             **{"head_dim": 16, "sliding_window": 3, "sliding_window_pattern": 2},
+            rope_parameters={
+                "full_attention": {**YARN, "rope_theta": 1000000.0},
+                "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0},
+            },
             final_logit_softcapping=15.0,
         ),
         "phi3": transformers.Phi3Config(**SIZES, sliding_window=5, partial_rotary_factor=0.5, pad_token_id=0),
@@ -207,7 +212,8 @@ def configurations() -> dict[str, Any]:
         ),
         "granite": transformers.GraniteConfig(**SIZES, **FACTORS, tie_word_embeddings=True),
         "smollm3": transformers.SmolLM3Config(
-            **{**SIZES, "num_hidden_layers": 4}, no_rope_layer_interval=2, pad_token_id=0
+            **{**SIZES, "num_hidden_layers": 4, "no_rope_layer_interval": 2, "pad_token_id": 0},
+            rope_parameters={**YARN, "rope_theta": 2000000.0},
         ),
         "smollm3-rotated": transformers.SmolLM3Config(**SIZES, no_rope_layers=[1, 1], pad_token_id=0),
         "glm4": transformers.Glm4Config(**SIZES, head_dim=16, pad_token_id=0),
@@ -279,6 +285,7 @@ def configurations() -> dict[str, Any]:
         "qwen3-next-uneven": transformers.Qwen3NextConfig(
             **{**SIZES, "num_hidden_layers": 4, "num_key_value_heads": 4},
             **{**FEW_EXPERTS, **DELTA, "shared_expert_intermediate_size": 24, "norm_topk_prob": False},
+            rope_parameters={**YARN, "rope_theta": 10000.0, "partial_rotary_factor": 0.25},
             layer_types=[f"{kind}_attention" for kind in ("full", "linear", "linear", "full")],
         ),
         "modernbert": transformers.ModernBertConfig(**MODERNBERT, local_attention=6),

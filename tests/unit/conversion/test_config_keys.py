@@ -319,7 +319,8 @@ def test_the_command_refuses_it(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert not (tmp_path / "runs").exists()
 
 
-YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 4096}
+YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 4096, "beta_fast": 1, "beta_slow": 2}
+"""Whose frequencies are in no order."""
 
 
 @pytest.mark.parametrize(
@@ -330,7 +331,7 @@ YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 
         ("Granite with experts", {"num_experts_per_tok": 1}, "num_experts_per_tok is 1, "),
         ("Qwen 3 with experts", {"num_experts_per_tok": 1, "norm_topk_prob": True}, "1 and norm_topk_prob is true, "),
         ("Mixtral", {"num_experts_per_tok": 9}, "num_experts_per_tok is 9 and num_local_experts is 8, "),
-        ("GLM-4", {"rope_parameters": None, "rope_scaling": YARN, "partial_rotary_factor": 0.5}, "factor is 0.5, "),
+        ("GLM-4", {"rope_parameters": None, "partial_rotary_factor": 0.01}, "partial_rotary_factor = 128 · 0.01"),
         ("SmolLM3", {"rope_parameters": None, "rope_scaling": YARN}, '"yarn", "factor": 4.0, "original_max_po'),
         ("Gemma 3", {"rope_parameters": {"full_attention": YARN}}, 'rope_parameters is {"full_attention": {"rope'),
         ("Qwen3-Next", {"shared_expert_intermediate_size": 0}, "shared_expert_intermediate_size is 0, "),

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 from megatron.core.datasets.bert_dataset import BERTMaskedWordPieceDataset
+from support.built_datasets import datasets_of
 from support.refused import refused
 
 from orchestrator.data.indexed_dataset.header import read_index
 from orchestrator.data.indexed_dataset.manifest import read_manifest
 from orchestrator.data.missing_datasets import prepare
-from orchestrator.data.samples.datasets import build_datasets
 from orchestrator.data.samples.index_statistics import measured
 from orchestrator.data.source_survey import survey
 from orchestrator.data.tokenizers.tokenizer import load_tokenizer
@@ -31,15 +31,7 @@ def bert(**fields: Any) -> ModelSpec:
 
 
 def build(data: DataSpec, cache: Path, model: ModelSpec | None = None) -> Any:
-    return build_datasets(
-        data,
-        model=model or bert(),
-        tokenizer=load_tokenizer(data.tokenizer),
-        train_samples=SAMPLES,
-        validation_samples=0,
-        test_samples=0,
-        cache_dir=cache,
-    ).train
+    return datasets_of(data, model or bert(), cache, SAMPLES).train
 
 
 @pytest.fixture

@@ -15,6 +15,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from megatron.core.datasets.indexed_dataset import IndexedDataset
+from support.built_datasets import datasets_of
 from support.depth import examples
 from support.indexed_files import write_indexed
 from support.limits import set_limits
@@ -26,9 +27,7 @@ from orchestrator.data.checks import check_data
 from orchestrator.data.damage import index_damage, refuse_damage
 from orchestrator.data.indexed_dataset.header import HEADER, bin_path, idx_path, read_index
 from orchestrator.data.indexed_dataset.manifest import manifest_path, read_manifest
-from orchestrator.data.samples.datasets import build_datasets
 from orchestrator.data.source_survey import survey
-from orchestrator.data.tokenizers.tokenizer import load_tokenizer
 from orchestrator.errors import DataError, OrchestratorError, UserError
 from orchestrator.models.registry import FAMILIES
 from orchestrator.spec.model import ModelSpec
@@ -321,15 +320,7 @@ def _check(data: DataSpec, architecture: str, samples: Sequence[int]) -> None:
 @pytest.mark.usefixtures("process_group")
 class TestAtTheStart:
     def build(self, data: DataSpec, cache: Path) -> None:
-        build_datasets(
-            data,
-            model=ModelSpec(num_layers=1, hidden_size=64, num_attention_heads=1, seq_length=16),
-            tokenizer=load_tokenizer(data.tokenizer),
-            train_samples=4,
-            validation_samples=0,
-            test_samples=0,
-            cache_dir=cache,
-        )
+        datasets_of(data, ModelSpec(num_layers=1, hidden_size=64, num_attention_heads=1, seq_length=16), cache, 4)
 
     def test_every_damaged_source_is_told(self, prefix: Path, tmp_path: Path) -> None:
         other = Path(write_indexed(tmp_path / "other", LENGTHS))

@@ -12,14 +12,14 @@ from megatron.core.datasets.blended_megatron_dataset_config import (
     convert_split_vector_to_split_matrix,
     parse_and_normalize_split,
 )
+from support.built_datasets import datasets_of
 from support.faults import Ranks
 from support.refused import refused
 
 from orchestrator.data.checks import source_names, split_bounds
 from orchestrator.data.indexed_dataset.header import bin_path
 from orchestrator.data.indexed_dataset.manifest import manifest_path
-from orchestrator.data.samples.datasets import Datasets, build_datasets
-from orchestrator.data.tokenizers.tokenizer import load_tokenizer
+from orchestrator.data.samples.datasets import Datasets
 from orchestrator.errors import DataError
 from orchestrator.spec.model import ModelSpec
 from orchestrator.spec.sections.data import BlendEntry, DataSpec, TokenizerSpec
@@ -32,15 +32,7 @@ def small_model(length: int) -> ModelSpec:
 def build(
     data: DataSpec, cache: Path, train: int = 20, validation: int = 4, test: int = 0, length: int = 32
 ) -> Datasets:
-    return build_datasets(
-        data,
-        model=small_model(length),
-        tokenizer=load_tokenizer(data.tokenizer),
-        train_samples=train,
-        validation_samples=validation,
-        test_samples=test,
-        cache_dir=cache,
-    )
+    return datasets_of(data, small_model(length), cache, train, validation, test)
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from support.built_datasets import datasets_of
 from support.limits import set_limits
 from support.pictures import PATCH_SIZE, PATCHES, SIZE, SIZES, talk, written
 from support.refusals import after, fail_at
@@ -22,9 +23,7 @@ from orchestrator.data.indexed_dataset.header import bin_path, idx_path, read_in
 from orchestrator.data.indexed_dataset.manifest import read_manifest
 from orchestrator.data.input.images import pixels as pixels_of
 from orchestrator.data.missing_datasets import prepare
-from orchestrator.data.samples.datasets import build_datasets
 from orchestrator.data.source_survey import survey_job
-from orchestrator.data.tokenizers.tokenizer import load_tokenizer
 from orchestrator.errors import DataError, MissingDependency, UserError
 from orchestrator.planning.blend import blend_report
 from orchestrator.planning.training_schedule.batch import BatchSchedule
@@ -150,15 +149,7 @@ def job_of(prefix: Path, vision: dict[str, Any] | None = SIZES, **chat: Any) -> 
 @pytest.fixture
 def build(process_group: None, tmp_path: Path) -> Callable[..., Any]:
     def call(job: JobSpec, train: int) -> Any:
-        return build_datasets(
-            job.data,
-            model=job.model,
-            tokenizer=load_tokenizer(job.data.tokenizer),
-            train_samples=train,
-            validation_samples=0,
-            test_samples=0,
-            cache_dir=tmp_path / "cache",
-        )
+        return datasets_of(job.data, job.model, tmp_path / "cache", train)
 
     return call
 

@@ -15,6 +15,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.audit import files_opened
+from support.built_datasets import datasets_of
 from support.depth import examples
 from support.refusals import before
 from support.refused import refused
@@ -23,10 +24,8 @@ from orchestrator.data.chat.packing import loss_mask_prefix, pack, usable
 from orchestrator.data.indexed_dataset.header import bin_path, idx_path, read_index
 from orchestrator.data.inspection import first_documents
 from orchestrator.data.request import ShowRequest
-from orchestrator.data.samples.datasets import build_datasets
 from orchestrator.data.samples.index_statistics import measured
 from orchestrator.data.source_survey import survey
-from orchestrator.data.tokenizers.tokenizer import load_tokenizer
 from orchestrator.errors import DataError
 from orchestrator.planning.blend import blend_report
 from orchestrator.planning.training_schedule.batch import BatchSchedule
@@ -98,15 +97,7 @@ def chat_job(prefix: Path, steps: int = 10, **chat: Any) -> JobSpec:
 @pytest.fixture
 def build(process_group: None, tmp_path: Path) -> Callable[..., Any]:
     def call(job: JobSpec, train: int = 0, validation: int = 0) -> Any:
-        return build_datasets(
-            job.data,
-            model=job.model,
-            tokenizer=load_tokenizer(job.data.tokenizer),
-            train_samples=train,
-            validation_samples=validation,
-            test_samples=0,
-            cache_dir=tmp_path / "cache",
-        )
+        return datasets_of(job.data, job.model, tmp_path / "cache", train, validation)
 
     return call
 

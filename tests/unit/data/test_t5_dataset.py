@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.built_datasets import datasets_of
 from support.refused import refused
 from tokenizers import Tokenizer, models
 
 from orchestrator.data.families.t5 import SpanTokens
-from orchestrator.data.samples.datasets import build_datasets
 from orchestrator.data.tokenizers.tokenizer import load_tokenizer
 from orchestrator.errors import DataError
 from orchestrator.spec.model import ModelSpec
@@ -28,15 +28,7 @@ def t5(decoder_length: int = 32) -> ModelSpec:
 
 
 def build(data: DataSpec, cache: Path, model: ModelSpec | None = None) -> Any:
-    return build_datasets(
-        data,
-        model=model or t5(),
-        tokenizer=load_tokenizer(data.tokenizer),
-        train_samples=SAMPLES,
-        validation_samples=0,
-        test_samples=0,
-        cache_dir=cache,
-    ).train
+    return datasets_of(data, model or t5(), cache, SAMPLES).train
 
 
 @pytest.fixture

@@ -98,19 +98,15 @@ def test_an_edited_safe_key_goes_on_where_the_run_stands(
 
 
 @pytest.mark.parametrize(("command", "as_json"), [("run", False), ("run", True), ("submit", False), ("submit", True)])
+@pytest.mark.usefixtures("lab")
 def test_other_edits_start_nothing_unasked(
     orchestrator: Orchestrator,
     write: Callable[..., Path],
     make_job: MakeJob,
     runs_dir: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
     command: str,
     as_json: bool,
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "clusters").mkdir()
-    (tmp_path / "clusters" / "lab.yaml").write_text("name: lab\ntime: 1h\n")
     run = saved(made(make_job(), runs_dir), 10)
     before = sorted(run.path.rglob("*")), lines_of(run)
     options = ["--json"] if as_json else []
@@ -229,18 +225,14 @@ def test_a_run_that_has_lost_what_it_saved_is_not_trained_again_unasked(
 
 
 @pytest.mark.parametrize("command", ["run", "submit"])
+@pytest.mark.usefixtures("lab")
 def test_a_command_starts_nothing_in_place_of_a_run_that_has_lost_what_it_saved(
     orchestrator: Orchestrator,
     write: Callable[..., Path],
     make_job: MakeJob,
     runs_dir: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
     command: str,
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "clusters").mkdir()
-    (tmp_path / "clusters" / "lab.yaml").write_text("name: lab\ntime: 1h\n")
     run = completed(made(make_job(), runs_dir), 20)
     marker_of(run, 20).unlink()
     for options in ((), ("--allow-changes",)):

@@ -142,18 +142,14 @@ def test_a_run_that_is_refused_is_not_called_new(
 
 
 @pytest.mark.parametrize("command", [("run",), ("render",), ("submit", "--dry-run")])
+@pytest.mark.usefixtures("lab")
 def test_a_spec_whose_run_has_lost_it(
     orchestrator: Orchestrator,
     make_job: MakeJob,
     job_file: Path,
     runs_dir: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
     command: tuple[str, ...],
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "clusters").mkdir()
-    (tmp_path / "clusters" / "lab.yaml").write_text("name: lab\ntime: 1h\n")
     run = create_run(make_job(), "", runs_dir)
     run.resolved().unlink()
     run.checkpoint(20).mkdir(parents=True)
@@ -261,6 +257,7 @@ def test_sigterm_while_data_are_made_ends_that_too(
 
 
 @pytest.mark.parametrize(("words", "runs_left"), [(NO_SLURM, 0), (NO_ANSWER, 1)])
+@pytest.mark.usefixtures("lab")
 def test_only_what_may_be_in_the_queue_stays_after_a_failed_submission(
     orchestrator: Orchestrator,
     job_file: Path,
@@ -273,9 +270,6 @@ def test_only_what_may_be_in_the_queue_stays_after_a_failed_submission(
     slurm = FakeSlurm(tmp_path / "slurm")
     slurm.says("sbatch", err=f"{words}\n", code=1)
     monkeypatch.setenv("PATH", str(slurm.bin))
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "clusters").mkdir()
-    (tmp_path / "clusters" / "lab.yaml").write_text("name: lab\ntime: 1h\n")
     code, _, err = orchestrator("submit", job_file)
     assert (code, "may be in the queue" in err) == (1, bool(runs_left))
     assert len(all_runs(runs_dir)) == runs_left
@@ -294,6 +288,7 @@ NO_CANCEL = "scancel: error: slurm_kill_job2() failed: Unable to contact slurm c
         (REFUSED, NO_CANCEL, 1, "job 11, which makes the data, is in the queue still, and could not be removed", 1),
     ],
 )
+@pytest.mark.usefixtures("lab")
 def test_a_training_that_is_refused_after_its_data_job_was_taken(
     orchestrator: Orchestrator,
     make_job: MakeJob,
@@ -312,9 +307,6 @@ def test_a_training_that_is_refused_after_its_data_job_was_taken(
     )
     slurm.says("scancel", err=complaint, code=1 if complaint else 0)
     monkeypatch.setenv("PATH", str(slurm.bin))
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "clusters").mkdir()
-    (tmp_path / "clusters" / "lab.yaml").write_text("name: lab\ntime: 1h\n")
     (tmp_path / "a.txt").write_text("text\n")
     data = {"blend": [{"path": "data/a", "text": "a.txt"}], "split": "1,0,0"}
     job = make_job(data=data, model__vocab_size=None)

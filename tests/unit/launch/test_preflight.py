@@ -42,15 +42,6 @@ def disk(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], list[Path]]:
     return functools.partial(leave_room, monkeypatch)
 
 
-@pytest.fixture
-def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with a cluster."""
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "clusters").mkdir()
-    (tmp_path / "clusters" / "lab.yaml").write_text("name: lab\ntime: 1h\n")
-    return tmp_path
-
-
 @pytest.mark.parametrize(
     ("command", "options"),
     [
@@ -68,14 +59,14 @@ def test_a_disk_without_room_stops_a_start(
     command: str,
     options: list[str],
     orchestrator: Orchestrator,
-    project: Path,
+    lab: Path,
     job: JobSpec,
     job_file: Path,
     runs_dir: Path,
     disk: Callable[[int], list[Path]],
     checkpoint_bytes: int,
 ) -> None:
-    (project / "sweep.yaml").write_text("base: job.yaml\ngrid: {lr: [1, 2]}\n")
+    (lab / "sweep.yaml").write_text("base: job.yaml\ngrid: {lr: [1, 2]}\n")
     is_resume = command == "resume"
     if is_resume:
         create_run(job, "", runs_dir)
@@ -129,12 +120,12 @@ def test_what_a_run_has_saved_already_makes_room(
 
 def test_cells_of_a_sweep_share_the_disk(
     orchestrator: Orchestrator,
-    project: Path,
+    lab: Path,
     job_file: Path,
     disk: Callable[[int], list[Path]],
     checkpoint_bytes: int,
 ) -> None:
-    (project / "sweep.yaml").write_text("base: job.yaml\ngrid: {lr: [1, 2, 3]}\n")
+    (lab / "sweep.yaml").write_text("base: job.yaml\ngrid: {lr: [1, 2, 3]}\n")
     disk(8 * checkpoint_bytes)
     code, _, err = orchestrator("sweep", "run", "sweep.yaml", "--local")
     assert code == 2
@@ -145,7 +136,7 @@ def test_cells_of_a_sweep_share_the_disk(
 def test_a_start_says_what_validate_warns_of(
     command: str,
     orchestrator: Orchestrator,
-    project: Path,
+    lab: Path,
     make_job: MakeJob,
     runs_dir: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -162,10 +153,10 @@ def test_a_start_says_what_validate_warns_of(
         fail_at(monkeypatch, f"orchestrator.{place}", KeyboardInterrupt())
     changes = {"model__activation": "squared_relu", "runtime": {}}
     job = make_job(**changes, launch={"env": {"TOKEN": "${env:HF_TOKEN}"}, "template": "own.sh.j2"})
-    (project / "own.sh.j2").write_text("true\n")
-    path = project / "job.yaml"
+    (lab / "own.sh.j2").write_text("true\n")
+    path = lab / "job.yaml"
     path.write_text(job.model_dump_json(exclude_unset=True))
-    (project / "sweep.yaml").write_text("base: job.yaml\ngrid: {lr: [1, 2]}\n")
+    (lab / "sweep.yaml").write_text("base: job.yaml\ngrid: {lr: [1, 2]}\n")
     if command == "resume":
         create_run(job, "", runs_dir)
     on_cpu = ["--set", "runtime.device=cpu"] if command in ("bench", "tune") else []
@@ -186,7 +177,7 @@ def test_a_start_says_what_validate_warns_of(
 
 @pytest.mark.parametrize("command", ["run", "submit"])
 def test_what_cannot_work_stops_a_start(
-    command: str, orchestrator: Orchestrator, project: Path, make_job: MakeJob, runs_dir: Path
+    command: str, orchestrator: Orchestrator, lab: Path, make_job: MakeJob, runs_dir: Path
 ) -> None:
     """As `validate` says it: the memory of its GPU."""
     model = {
@@ -197,7 +188,7 @@ def test_what_cannot_work_stops_a_start(
         "vocab_size": 128_000,
     }
     job = make_job(model=model, launch={"gpu": "H100"}, runtime={})
-    (project / "job.yaml").write_text(job.model_dump_json(exclude_unset=True))
+    (lab / "job.yaml").write_text(job.model_dump_json(exclude_unset=True))
     code, _, err = orchestrator(command, "job.yaml")
     assert code == 2
     assert "memory does not fit" in err

@@ -78,6 +78,22 @@ def test_a_completed_run_is_made_longer_by_the_key_of_its_spec(
     assert f"--set schedule.{key}=… --allow-changes" in orchestrator("resume", "tiny")[1]
 
 
+@pytest.mark.parametrize("content", ["{", "[]", '{"name": 1}'])
+def test_a_run_without_a_readable_spec_says_which_file_and_the_way_out(
+    orchestrator: Orchestrator, job_file: Path, runs_dir: Path, content: str
+) -> None:
+    assert orchestrator("run", job_file)[0] == 0
+    [run] = all_runs(runs_dir)
+    run.resolved().write_text(content)
+    code, _, err = orchestrator("resume", run.path)
+    assert code == 2
+    assert f"run tiny/{run.run_id} cannot be continued: {run.resolved()}" in err
+    command = err.partition("Restore that file, or start another run at iteration 0 with `orchestrator ")[2]
+    words = command.partition("`")[0].replace("JOB.yaml", str(run.job_yaml)).split()
+    assert orchestrator(*words)[0] == 0
+    assert len(all_runs(runs_dir)) == 2
+
+
 def test_resume_with_changes_shows_them_by_class(
     orchestrator: Orchestrator, job_file: Path, runs_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

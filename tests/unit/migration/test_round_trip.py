@@ -300,7 +300,6 @@ def jobs(draw: st.DrawFn) -> JobSpec:
     rotated = model.get("position_embedding_type", "rope") == "rope"
     if not rotated:
         model.pop("rope_scaling", None)
-    if not rotated or model.get("rope_scaling", {}).get("type") == "yarn":
         model.pop("rotary_percent", None)
     data = draw(DATA)
     of_norms, normed = "apply_wd_to_qk_layernorm", model.get("qk_layernorm")

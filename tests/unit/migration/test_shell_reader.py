@@ -9,17 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.depth import examples
-from support.pace import at_the_promised_pace
-from support.refused import refused
 
-from orchestrator.errors import UserError
 from orchestrator.migration.shell.command_substitution import follow
-from orchestrator.migration.shell.parser import read_script
 from orchestrator.migration.shell.started_program import Script
-from orchestrator.migration.shell.syntax import Literal, ShellSyntaxError
 from orchestrator.migration.shell.values import Unknown, known, shown, unknowns
 from orchestrator.migration.shell.variables import Variables
-from orchestrator.migration.shell.words import WordReader
 
 
 def followed(script: str, variables: Variables | None = None) -> Script:
@@ -34,7 +28,7 @@ def read(script: str, *arguments: str) -> list[list[str | None]]:
 
 def bash(script: str, *arguments: str) -> list[list[str]]:
     """The words of each `show` command, as bash sees them. Globs are off: the reader looks at no files."""
-    prelude = "set -f\nshow() { for word; do printf '%s\\0' \"$word\"; done; printf '\\001\\0'; }\n"
+    prelude = "set -f\nshow() { for word; do printf '%s\\0' \"$word\"; done; printf '\\001\\0'; }; export -f show\n"
     finished = subprocess.run(
         ["bash", "-c", prelude + script, "script", *arguments],
         capture_output=True,
@@ -154,10 +148,38 @@ def test_words_are_those_of_bash(script: str, arguments: list[str]) -> None:
         "show a;show b & wait\nshow c|cat",
         'A="x"\nshow "$A"\'$A\'\\$A$A"" \'\' "" ',
         "time show a\nshow a#b #comment\nshow '#'",
+        "exec > >(cat) 2>&1\nshow a 2> >(cat) b\nwhile read A; do :; done < <(:)\n{ show c; } > >(cat)",
+        "> /dev/null\nshow a; 2> /dev/null; show b 2> /dev/null --c < /dev/null --d",
+        "f() if true; then show $1; fi; f x; g() # why\n{ show g; }; g; h() case $1 in a) show h;; esac; h a",
+        "A=$(echo x # it's a comment with )\n  # don't\n)\nshow $A $(echo a#b '#c' ${A/ #/y}) $# # '",
+        "P='a*'; [[ ab == $P ]] && show 1; [[ ab == \"$P\" || ab == a\\* ]] || show 2; [[ ab == [^b]* ]] && show 3",
+        'case a in "*") show no;; [!a]) show no;; [a-c]) show yes;; esac; A=x.y; show ${A%.*} "${A%".*"}" ${A#*\\.}',
+        "f() { local A=$((A + 1)) B; B=3; g; }; g() { show $A; A=z; }; A=1; f; show $A ${B-no}; f; show $A",
+        'f() { local L=(1) "C=p"; L+=(2); show "${L[@]}" "$C"; if [ $1 = x ]; then return; fi; }; L=(x); f x; show $L',
+        'f() { declare -g A=2; typeset B=3; export C=4; }; f; show $A ${B-no} $C; export "D=p q"; show "$D"',
+        "for i in 1 2; do while true; do break 2; done; done; show $i",
+        "set -euo pipefail; show $1; set -e a b; show $1 $#; set c; show $1; set +u -; show $#; set --; show $#",
+        'L=(a b c); L+=d; show "${L[@]}"; L=z; L[1]+=x; show "${L[@]}"; unset L; L=y; show "${L[@]}" ${#L[@]}',
+        'show "${N[@]+"${N[@]}"}" a; N=(a "b c"); show "${N[@]+"${N[@]}"}" "${N[@]:-x}" "${N[@]+}" "${M[@]:-}"',
+        'IFS=, ; L=(a b); A=x,y; show "${L[*]}" "$*" ${L[@]} $A',
+        'IFS=": "; A="p : q  r:"; show 1$A; unset IFS; show $A',
+        "join() { local IFS=$1; shift; echo \"$*\"; }; O=$IFS; A='p q'; IFS=; show $A; IFS=$O; show $A $(join : a b)",
+        "A=1; X=2 bash -c 'A=3; show $X \"$2\"; exit' _ a 'p q'; show $A ${X-no} $1; time -p show",
+        "f() { (return); (exit); show f; }; f; A=1; (A=2; exit; show no); show $A",
+        'n=3; show $[n*2] "$[ $n + 1 ]" $[1+$[2*2]] x$[n]y \'$[1]\' \\$[1]',
     ],
 )  # fmt: skip
 def test_scripts_do_what_they_do_in_bash(script: str) -> None:
     assert read(script, "one", "two three", "--tp", "8") == bash(script, "one", "two three", "--tp", "8")
+
+
+@pytest.mark.parametrize("newline", ["\n", "\r\n"])
+@pytest.mark.parametrize("launch", (Path(__file__).parent / "scripts/launches.txt").read_text().split("\n====\n"))
+def test_launch_scripts_start_what_bash_starts(launch: str, newline: str) -> None:
+    script = launch.replace("torchrun", "show")
+    started = bash(script, "--lr", "2e-4", "--name", "a b")
+    assert started
+    assert read(script.replace("\n", newline), "--lr", "2e-4", "--name", "a b") == started
 
 
 FUNCTIONS = """\
@@ -295,8 +317,27 @@ show $A $B
         ("read A; show $A", "set by a command in line 1"),
         ("for f in $(ls); do show $f; done", "the variable of the loop in line 1"),
         ("A=1; ((A++)); show $A", "set by an expression in line 1"),
+        ("A=1; ((++A)); show $A", "set by an expression in line 1"),
+        ("A=1; ((A += $N)); show $A", "set by an expression in line 1"),
+        ("A=1; B=$((A++)); show $A", "set by $((A++))"),
+        ("A=1; show $((++A))", "an expression that sets a variable"),
+        ("i=5; for ((i=0; i<2; i++)); do show $i; done", "set by the loop in line 1"),
+        ("N=($(hosts) b); show ${#N[@]}", "the output of a command"),
+        ("N=($(hosts) b); show ${N[1]}", "the output of a command"),
+        ("N=([1]=a [0]=b); show ${N[@]}", "an array with keys is not followed"),
+        ("N=(a b); unset N[0]; show ${N[1]}", "an array with gaps is not followed"),
+        ("declare -A N; N[1]=a; N[0]=b; show ${N[1]}", "an array with gaps is not followed"),
+        ("N=(a); N[5]=b; N[0]=c; show ${N[5]}", "an array with gaps is not followed"),
+        ("declare -i N=3+4; show $N", "what declare -i makes of it is not followed"),
+        ("A=Ab; show ${A~}", "not followed by this reader"),
+        ("IFS=,; A=a,,b; show $A", "how IFS splits it is not followed"),
+        ('IFS=$(cat x); A=(a b); show "${A[*]}"', "how IFS splits it is not followed"),
         ("show {a,b}", "braces that a shell expands"),
+        ("A=x; show --a={$A,'b c'}\"d\"", "braces that a shell expands"),
         ("P=<your path>/data; show $P", "a placeholder"),
+        ("P=/data/<NAME>/x; show --a=$P --b", "a placeholder"),
+        ("show --a <NAME> --b", "a placeholder"),
+        ("show --a=<NAME>\nA=1", "a placeholder"),
     ],
 )
 def test_what_only_running_it_would_tell(script: str, why: str) -> None:
@@ -325,101 +366,3 @@ def test_defaults_and_empty_variables_are_told() -> None:
     assert [shown(word) for word in followed(script, variables).commands[0].words] == ["show", "2x", "one"]
     assert variables.defaults == {"TP": "2", "1": "one"}
     assert variables.empty == {"MODE"}
-
-
-@pytest.mark.parametrize(
-    ("script", "line", "said"),
-    [
-        ("show 'a\nb", 1, "a quote that is not closed"),
-        ('x\nshow "a', 2, "a quote that is not closed"),
-        ("show $(a", 1, "a parenthesis that is not closed"),
-        ("a\nb\nshow ${A", 3, "without }"),
-        ("A=(1 2", 1, "an array that is not closed"),
-        ("if true; then", 1, "elif or else or fi is missing"),
-        ("fi", 1, "'fi' without its beginning"),
-        ("show a )", 1, "')' where a command should start"),
-        ("a\n\n;; b", 3, "';' where a command should start"),
-        ("for 1 in a; do b; done", 1, "for without a variable's name"),
-        ("eval 'if true'", 1, "in a text that a shell is given"),
-        ("show `a", 1, "a backquote that is not closed"),
-        ("{ " * 60, 1, "nested"),
-    ],
-)
-def test_a_script_that_cannot_be_read(script: str, line: int, said: str) -> None:
-    with pytest.raises(ShellSyntaxError) as raised:
-        followed(script)
-    assert raised.value.line == line
-    assert said in raised.value.message
-
-
-@pytest.mark.parametrize("script", ["f() { f; }; f", "A='eval $A'; eval \"$A\"", "f() { eval f; }; bash -c f"])
-def test_a_script_that_goes_round_in_itself(script: str) -> None:
-    with refused("nested_too_deep", 20):
-        followed(script)
-
-
-@pytest.mark.parametrize(
-    ("script", "refusal"),
-    [
-        ("A=${A:-" * 3000 + "}" * 3000, ("nested_too_deep",)),
-        ("A=$((" + "(" * 400 + "1" + ")" * 400 + "))", ("nested_too_deep",)),
-        (
-            "A=ab\nfor i in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21; do A=$A$A; done",
-            ("variable_too_long", " A "),
-        ),
-        ("A=(a)\nfor i in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15; do A+=(${A[@]}); done", ("array_too_long", " A ")),
-        ("f() { :; }\n" + "while true; do f; f; f; done\n" * 40, ("script_too_long", "100,000")),
-    ],
-)
-def test_a_script_that_grows_without_bound(script: str, refusal: tuple[str, ...]) -> None:
-    with refused(*refusal):
-        followed(script)
-
-
-def test_a_loop_without_an_end_is_left() -> None:
-    found = followed("while true; do A+=x; done; show on")
-    assert len(found.commands) == 1
-    assert found.notes == ["line 1: this loop was left after 1000 turns"]
-
-
-def refusal(text: str) -> str | None:
-    try:
-        follow(text, Variables(), lambda words: True)
-    except UserError as error:
-        return str(error)
-    return None
-
-
-@given(st.text(st.sampled_from("ab $\"'\\`(){}[];&|<>#!=+-*/\n\t~?@1:%^"), max_size=40))
-@settings(max_examples=examples(500), deadline=None)
-def test_any_text_is_read_or_refused(text: str) -> None:
-    assert refusal(text) != ""
-
-
-def test_reading_is_fast_enough_for_a_long_script() -> None:
-    script = "".join(f"V{n}=${{V{n - 1}:-{n}}}\n" for n in range(1, 3000))
-    assert len(read_script(script)) == 2999
-
-
-def test_a_long_word_is_read_in_one_go() -> None:
-    """A blend of ten thousand sources: character by character it would take seconds."""
-
-    class Counting(WordReader):
-        looks = 0
-
-        def peek(self, length: int = 1) -> str:
-            self.looks += 1
-            return super().peek(length)
-
-    text = " ".join(f"0.1 /data/part_{number}_text_document" for number in range(10_000))
-    reader = Counting(f'"{text}" next')
-    assert reader.word() == (Literal(text, True),)
-    assert reader.looks < 100
-
-
-def test_a_shift_is_looked_for_as_a_document_once() -> None:
-    """From each line to the end of the text it would take half a minute."""
-    script = "X=$((1" + "+1<<a\n" * 60_000 + "))"
-    commands: list[object] = []
-    assert at_the_promised_pace(lambda: commands.extend(read_script(script)), enough=8) < 8
-    assert len(commands) == 1

@@ -12,6 +12,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.built_datasets import datasets_of
 from support.depth import examples
 from support.indexed_files import write_indexed
 
@@ -23,8 +24,6 @@ from orchestrator.data.samples.blend_samples import (
     length_of,
     normalized,
 )
-from orchestrator.data.samples.datasets import build_datasets
-from orchestrator.data.tokenizers.tokenizer import load_tokenizer
 from orchestrator.planning.blend import blend_report, samples_needed
 from orchestrator.planning.training_schedule.batch import BatchSchedule
 
@@ -139,15 +138,7 @@ def test_the_report_is_what_the_index_holds(
     )
     batch = BatchSchedule.of(job)
     report, needed = blend_report(job, batch), samples_needed(job, batch)
-    data = build_datasets(
-        job.data,
-        model=job.model,
-        tokenizer=load_tokenizer(job.data.tokenizer),
-        train_samples=needed.train,
-        validation_samples=needed.validation,
-        test_samples=needed.test,
-        cache_dir=tmp_path / "cache",
-    )
+    data = datasets_of(job.data, job.model, tmp_path / "cache", needed.train, needed.validation, needed.test)
     sets = {"train": (data.train, report.train), "validation": (data.validation["validation"], report.validation)}
     for part, (made, plan) in sets.items():
         dataset: Any = made

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from support.this_machine import Gpus
 
 from orchestrator.api.plan_rows import forecast_rows
+from orchestrator.data.source_survey import data_problems
 from orchestrator.planning.forecast import Forecast, forecast
 from orchestrator.planning.memory import estimate_memory
 from orchestrator.planning.plan import Plan, make_plan
@@ -51,6 +53,14 @@ def test_a_job_that_is_fine(verdict: Judge) -> None:
     said = verdict(launch=H100)
     assert (said.stops, said.warnings) == ((), ())
     assert any(text.startswith("memory fits: a rank takes") for text in said.fine)
+
+
+def test_what_stops_a_job_is_no_warning_however_it_is_worded(make_job: Any) -> None:
+    plan = make_plan(make_job(launch=H100, data={"random_tokens": False, "blend": ["nowhere"]}))
+    stops = data_problems(plan.job.data, list(plan.data_sets), needed=True)
+    assert codes(judge(plan, forecast(plan), None)) == {"data"}
+    said = judge(plan, forecast(plan), None, [replace(each, message="not there") for each in stops])
+    assert (len(said.stops), said.warnings) == (1, ())
 
 
 def test_text_without_a_tokenizer_is_bytes(verdict: Judge) -> None:

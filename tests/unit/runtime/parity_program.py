@@ -136,6 +136,26 @@ def families() -> dict[str, tuple[Any, dict[str, Any], Callable[[Weights, Any], 
             },
             of_llama,
         ),
+        "yarn of a part": (
+            transformers.NemotronConfig(
+                **THEIRS,
+                head_dim=16,
+                rope_parameters={**ROPE, **LONG, "rope_type": "yarn", "partial_rotary_factor": 0.5},
+            ),
+            {
+                **{**OURS, "kv_channels": 16, "activation": "squared_relu", "normalization": "LayerNorm"},
+                **{"apply_layernorm_1p": True, "rotary_percent": 0.5, "rope_scaling": {**LONG, "type": "yarn"}},
+            },
+            of_llama,
+        ),
+        "yarn of some layers": (
+            transformers.SmolLM3Config(
+                **{**THEIRS, "no_rope_layers": [1, 0], "pad_token_id": 0, "tie_word_embeddings": False},
+                rope_parameters={**ROPE, **LONG, "rope_type": "yarn"},
+            ),
+            {**OURS, "no_rope_freq": 2, "rope_scaling": {**LONG, "type": "yarn"}},
+            of_llama,
+        ),
         "mpt": (
             transformers.MptConfig(vocab_size=VOCAB, d_model=48, n_layers=2, n_heads=6, max_seq_len=64),
             {

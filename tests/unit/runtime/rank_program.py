@@ -24,6 +24,7 @@ from support.matrix import FAMILIES, matrix_job
 from support.training import four_layer_job, layout
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from orchestrator.errors import UserError
 from orchestrator.planning.vocabulary import vocabulary
 from orchestrator.run_directory.checkpoints import commit_markers
 from orchestrator.run_directory.rundir import RunDir
@@ -42,6 +43,7 @@ from orchestrator.runtime.processes.process_groups import (
     start_process_groups,
     stop_process_groups,
 )
+from orchestrator.runtime.startup import take_lease
 
 
 def control() -> Any:
@@ -66,6 +68,26 @@ def control() -> Any:
     found["unequal parts"] = unequal_parts(rank)
     dist.destroy_process_group()
     return found
+
+
+def refused_leases(folder: Path) -> list[str]:
+    """What each rank is told where rank 0 can take no lease: the last number is taken, or the newest is no file."""
+    dist.init_process_group("gloo")
+    ranks, exchange = types.SimpleNamespace(is_first=dist.get_rank() == 0), Control(dist.group.WORLD)
+    used_up, damaged = RunDir(folder / "used-up"), RunDir(folder / "damaged")
+    if ranks.is_first:
+        used_up.lease.mkdir(parents=True)
+        (used_up.lease / "999999999.json").touch()
+        (used_up.lease / "999999999.released").touch()
+        (damaged.lease / "000001.json").mkdir(parents=True)
+    told = []
+    for run in (used_up, damaged):
+        try:
+            take_lease(run, ranks, exchange, "launch")  # type: ignore[arg-type]
+        except (UserError, OSError) as error:
+            told.append(f"{type(error).__name__}: {error}")
+    dist.destroy_process_group()
+    return told
 
 
 def met(rank: int, exchange: Control, left_alone: Path) -> list[bool]:
@@ -366,6 +388,7 @@ FUNCTIONS = {
     "sent-and-freed": sent_and_freed,
     "verification": lambda: verification(Path(sys.argv[1])),
     "control": control,
+    "refused-leases": lambda: refused_leases(Path(sys.argv[1])),
     "one": lambda: weights(1, 1, None),
     "other-seed": lambda: weights(1, 1, None, seed=8),
     "tp2": lambda: weights(2, 1, None),

@@ -16,6 +16,13 @@ from orchestrator.runtime.processes.control import StopRequest
 
 
 @pytest.mark.slow("two ranks are started")
+def test_no_rank_waits_for_a_lease_that_cannot_be_taken(run_ranks: Any) -> None:
+    first, second = run_ranks("refused-leases", 2)
+    assert first == second
+    assert [each.partition(":")[0] for each in first] == ["UserError", "IsADirectoryError"]
+
+
+@pytest.mark.slow("two ranks are started")
 def test_two_ranks_agree(run_ranks: Any) -> None:
     first, second = run_ranks("control", 2)
     assert first["nothing offered"] is None

@@ -13,7 +13,7 @@ pytestmark = pytest.mark.slow("builds each family twice and takes it through som
 TESTS = Path(__file__).parents[2]
 FAMILIES = (
     *("gpt2", "llama2", "llama3.1", "linear", "yarn", "mistral", "qwen2.5", "qwen2.5 with windows", "qwen3"),
-    *("gemma", "nemotron", "mpt"),
+    *("gemma", "nemotron", "yarn of a part", "yarn of some layers", "mpt"),
 )
 Differences = dict[str, dict[str, float]]
 

@@ -9,6 +9,7 @@ import pytest
 from orchestrator.spec.rules.kernels.cuda_graphs import GRAPHS
 from orchestrator.spec.rules.parallelism.fully_sharded import FSDP
 
+EXPERTS, SPREAD = "model={num_experts: 4, add_bias_linear: false}", "parallelism.expert_model_parallel_size=4"
 PLAIN = ("launch.gpus_per_node=2", f"{FSDP}=full")
 OBSTACLES: list[tuple[tuple[str, ...], str]] = [
     (
@@ -38,7 +39,7 @@ OBSTACLES: list[tuple[tuple[str, ...], str]] = [
         (),
         ("parallelism.context_parallel_size=2",),
         ("parallelism.tensor_model_parallel_size=2", "launch.gpus_per_node=4"),
-        ("model={num_experts: 2, add_bias_linear: false}",),
+        (EXPERTS,),
         ("model.architecture=bert", "model.max_position_embeddings=128"),
         ("optimizer.name=muon",),
         ("precision.dtype=fp16",),
@@ -55,7 +56,7 @@ def test_replicas_share_out_the_weights(small: Any, overrides: tuple[str, ...]) 
         (f"{FSDP}=1",),
         (f"{FSDP}=3",),
         (f"{FSDP}=8",),
-        (f"{FSDP}=2", "model={num_experts: 2, add_bias_linear: false}"),
+        (f"{FSDP}=2", EXPERTS, SPREAD),
     ],
     ids=" ".join,
 )
@@ -68,6 +69,7 @@ def test_groups_of_replicas_share_out_a_copy_each(small: Any) -> None:
     four = "launch.gpus_per_node=4"
     sizes = {"null": 1, "full": 1, "4": 1, "2": 2}
     assert {size: small.job(four, f"{FSDP}={size}").sharded_copies for size in sizes} == sizes
+    assert small.job(four, EXPERTS, SPREAD.replace("4", "2"), f"{FSDP}=2").sharded_copies == 2
     halved = small.job("launch.gpus_per_node=8", f"{FSDP}=4", "batch.global_batch_size=16")
     assert halved.changed(launch={"gpus_per_node": 9}).sharded_copies == 1, "9 ranks are not two groups"
 

@@ -69,7 +69,7 @@ def is_legal(model: dict[str, Any]) -> bool:
     return (
         in_order
         and "original_max_position_embeddings" in scaling
-        and not (scaling["type"] == "yarn" and (part or model.get("rotary_base") == 1))
+        and not (scaling["type"] == "yarn" and model.get("rotary_base") == 1)
     )
 
 

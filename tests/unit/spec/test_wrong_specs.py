@@ -76,7 +76,7 @@ SMALL_JOBS: list[tuple[str, ...]] = [
     ("parallelism.fsdp=Full",),
     ("launch.gpus_per_node=4", "parallelism.fsdp=1"),
     ("launch.gpus_per_node=4", "parallelism.fsdp=3"),
-    ("launch.gpus_per_node=4", "parallelism.fsdp=2", "model={num_experts: 2, add_bias_linear: false}"),
+    ("launch.gpus_per_node=4", "parallelism.fsdp=2", test_fully_sharded.EXPERTS, test_fully_sharded.SPREAD),
     ("layers=foo",),
     ("seed=3",),
     ("lrr=3",),

@@ -15,6 +15,7 @@ from support.programs import run_instead
 
 from orchestrator.cli.main import main
 from orchestrator.sweeps.loading import LoadedSweep, load_sweep
+from tests.unit.sweeps.search_lab import STEPS, Lab
 
 HERE = Path(__file__).parent
 JOB = """\
@@ -40,6 +41,13 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     # Each plan notes down the state of the code: git is asked for a while. Here it finds none.
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(HERE.parents[2]))
     return tmp_path
+
+
+@pytest.fixture
+def lab(folder: Path) -> Lab:
+    """A simulated machine for a job of as many steps as a search has."""
+    (folder / "job.yaml").write_text(JOB.replace("train_iters: 20", f"train_iters: {STEPS}"))
+    return Lab()
 
 
 @pytest.fixture

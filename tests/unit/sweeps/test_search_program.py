@@ -32,13 +32,6 @@ from tests.unit.sweeps.search_lab import (
 )
 
 
-@pytest.fixture
-def lab(folder: Path) -> Lab:
-    job = (folder / "job.yaml").read_text().replace("train_iters: 20", f"train_iters: {STEPS}")
-    (folder / "job.yaml").write_text(job)
-    return Lab()
-
-
 def found(sweep: SweepDir) -> tuple[dict[str, dict[int, float | None]], dict[str, int | None]]:
     """By the values of its cell, what each trial has come to at each rung, and at which one it was stopped."""
     history, names = searched(sweep), {entry.id: entry.name for entry in sweep.planned().cells}

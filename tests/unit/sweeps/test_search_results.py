@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-from pathlib import Path
 
 import pytest
 from fastapi.testclient import TestClient
@@ -24,13 +23,6 @@ from tests.unit.sweeps.search_lab import (
     Lab,
     searched,
 )
-
-
-@pytest.fixture
-def lab(folder: Path) -> Lab:
-    job = (folder / "job.yaml").read_text().replace("train_iters: 20", f"train_iters: {STEPS}")
-    (folder / "job.yaml").write_text(job)
-    return Lab()
 
 
 def test_a_trial_of_a_cluster_is_continued_here(lab: Lab) -> None:

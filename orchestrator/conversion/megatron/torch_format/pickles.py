@@ -8,7 +8,6 @@ gets stand-ins that hold what is stored.
 from __future__ import annotations
 
 import argparse
-import enum
 import pickle
 import zipfile
 from collections.abc import Callable, Iterator
@@ -21,7 +20,7 @@ import numpy as np
 import torch
 
 from orchestrator.errors import UserError
-from orchestrator.weights_only import DAMAGES, reason_of, weights_only
+from orchestrator.weights_only import DAMAGES, UnknownEnumeration, reason_of, weights_only
 
 _ENUM_MODULES = (
     *("megatron.enums", "megatron.model.enums", "megatron.legacy.model.enums", "megatron.core.enums"),
@@ -45,22 +44,6 @@ class StoredObject:
     """What a file holds of an object of one of Megatron-LM's classes."""
 
 
-class _Enumeration:
-    """One of Megatron-LM's, of whose members the value is kept."""
-
-    def __call__(self, value: Any) -> Any:
-        return value
-
-
-def _member(owner: Any, name: str) -> Any:
-    """A member of an enumeration by its name, as Python 3.11 writes it."""
-    if isinstance(owner, _Enumeration):
-        return name
-    if isinstance(owner, enum.EnumMeta) and name in owner.__members__:
-        return owner.__members__[name]
-    raise pickle.UnpicklingError("it names builtins.getattr, which weights never contain")
-
-
 def _scalar(dtype: Any, content: bytes) -> Any:
     if not isinstance(dtype, np.dtype) or dtype.kind not in _NUMBERS:
         raise pickle.UnpicklingError("it names a numpy scalar that is no number, which weights never contain")
@@ -74,9 +57,8 @@ def _array(*arguments: Any) -> Any:
 
 def _allowed() -> Iterator[tuple[Callable[..., Any], str]]:
     yield argparse.Namespace, "argparse.Namespace"
-    yield _member, "builtins.getattr"
     for module, name in product(_ENUM_MODULES, _ENUMS):
-        yield _Enumeration(), f"{module}.{name}"
+        yield UnknownEnumeration(), f"{module}.{name}"
     for module, name in product(_SCALER_MODULES, _SCALERS):
         yield StoredObject, f"{module}.{name}"
     for module in _NUMPY_MODULES:

@@ -17,7 +17,7 @@ from orchestrator.fields.metadata import (
     ShortName,
 )
 from orchestrator.fields.values import MAX_SIZE, Fraction, KeptWhole, Number, Positive, PositiveNumber
-from orchestrator.models.blocks.grouped_query_attention.rope_scaling import RopeScaling
+from orchestrator.models.blocks.grouped_query_attention.rope_scaling import RopeScaling, attention_factor
 
 if TYPE_CHECKING:
     from orchestrator.models.blocks.model_fields import Fields, GroupedQueryFields
@@ -245,6 +245,14 @@ class GroupedQueryAttentionSpec(Section):
     def rotates_by_layer(self) -> bool:
         """Whether layers differ in how they rotate queries and keys."""
         return self.rotary_base_local is not None or self.no_rope_freq is not None
+
+    @property
+    def rotated_query_factor(self) -> float:
+        """What the rotated channels of queries are multiplied by for YaRN, where these are not all channels of all
+        layers; where they are, 1: the scores are multiplied by it.
+        """
+        whole = self.rotary_percent == 1.0 and not self.rotates_by_layer
+        return 1.0 if whole else attention_factor(self.rope_scaling) ** 2
 
     @property
     def has_qkv_bias(self: "Fields") -> bool:

@@ -40,11 +40,15 @@ class GroupedQueryConfig(TransformerConfig):
     query_temperature: tuple[float, int] | None = None
     """Queries that are not rotated are multiplied by a factor that grows with their position: its scale, and tokens
     between two values."""
+    rotated_channels: tuple[int, float] | None = None
+    """Channels of a head that are rotated, and what those of queries are multiplied by in layers with the rotary
+    frequencies of the model."""
 
     @property
     def changes_queries_by_layer(self) -> bool:
-        """Whether layers differ in how they rotate queries and keys, or in what they do to those."""
-        return self.has_local_rotation or self.no_rotation_freq is not None or self.normalizes_rotated
+        """Whether layers, or channels, differ in how they rotate queries and keys, or in what they do to those."""
+        by_layer = self.has_local_rotation or self.no_rotation_freq is not None
+        return by_layer or self.normalizes_rotated or self.rotated_channels is not None
 
     def rotation_of(self, layer_number: int) -> int | None:
         """Which rotary frequencies a layer has: 0 for those of the model, 1 for those of layers with a window; None for
@@ -68,7 +72,7 @@ class GroupedQueryConfig(TransformerConfig):
 
 def settings(model: GroupedQueryFields, setup: LayerSetup) -> dict[str, Any]:
     """Attributes of the layers' configuration."""
-    temperature = model.attention_temperature_scale
+    temperature, of_rotated = model.attention_temperature_scale, model.rotated_query_factor
     return {
         "num_attention_heads": model.num_attention_heads,
         "num_query_groups": model.query_groups,
@@ -78,8 +82,8 @@ def settings(model: GroupedQueryFields, setup: LayerSetup) -> dict[str, Any]:
         "qk_layernorm_scope": model.qk_layernorm_scope,
         "attention_dropout": model.attention_dropout,
         "attention_output_gate": model.attention_output_gate,
-        # Both queries and keys are multiplied by YaRN's factor.
-        "softmax_scale": attention_factor(model.rope_scaling) ** 2 * model.scale_of_scores,
+        "softmax_scale": attention_factor(model.rope_scaling) ** 2 / of_rotated * model.scale_of_scores,
+        "rotated_channels": None if of_rotated == 1.0 else (int(model.head_dim * model.rotary_percent), of_rotated),
         "softmax_type": model.softmax_type,
         "alibi": model.position_embedding_type == "alibi",
         "attention_logit_softcapping": model.attention_logit_softcapping,

@@ -139,15 +139,15 @@ def rope_scaling(job: Job[GroupedQueryFields]) -> Iterator[Problem]:
 
 
 def yarn(job: Job[GroupedQueryFields]) -> Iterator[Problem]:
-    """YaRN counts turns by the logarithm of the base, and multiplies whole heads."""
+    """YaRN counts turns by the logarithm of the base, and multiplies what is rotated."""
     model, scaling = job.model, job.model.rope_scaling
     if scaling is None or scaling.type != "yarn":
         return
     if model.rotary_percent < 1.0:
-        message = (
-            f"yarn scales whole queries and keys, but rotary_percent {model.rotary_percent:g} rotates only part of them"
-        )
-        yield Problem(message, (f"{SCALING}.type", "model.rotary_percent"), "write llama3 or linear, or rotate all")
+        yield from by_family(job, "positions_by_layer", "model.rotary_percent", "with yarn, a part of each head")
+    if model.qk_l2_norm:
+        message = "yarn multiplies rotated queries and keys, which qk_l2_norm undoes"
+        yield Problem(message, (f"{SCALING}.type", L2_NORM), "write linear or llama3, or leave one out")
     if model.rotary_base == 1:
         yield Problem("yarn needs a rotary_base above 1", ("model.rotary_base", SCALING), "10000 is usual")
 
@@ -183,9 +183,6 @@ def positions_by_layer(job: Job[GroupedQueryFields]) -> Iterator[Problem]:
         if model.position_embedding_type != "rope":
             message = f"is for rotary positions, but position_embedding_type is {model.position_embedding_type}"
             yield Problem(message, (path, POSITIONS), "leave it out")
-        if model.rope_scaling is not None and model.rope_scaling.type == "yarn":
-            message = "yarn multiplies the scores of all layers, of which some have other positions"
-            yield Problem(message, (f"{SCALING}.type", path), "write linear or llama3, or leave one out")
     if model.rotary_base_local is not None and model.sliding_window is None:
         message = "is for layers with a window, but there is no sliding_window"
         yield Problem(message, (LOCAL_BASE, WINDOW), "leave it out, or write a sliding_window")

@@ -34,14 +34,19 @@ class AttentionByLayer(SelfAttention):
 
     def get_query_key_value_tensors(self, hidden_states: torch.Tensor, *arguments: Any, **options: Any) -> Any:
         """Queries [s, b, heads, d], keys and values [s, b, groups, d], and gates where there are some. Before the
-        rotation, which changes no norm.
+        rotation, which changes no norm, and no factor.
         """
         query, key, *others = super().get_query_key_value_tensors(hidden_states, *arguments, **options)
-        is_rotated = self.config.rotation_of(self.layer_number) is not None
-        if is_rotated and self.config.normalizes_rotated:
-            epsilon = self.config.layernorm_epsilon
+        config, which = self.config, self.config.rotation_of(self.layer_number)
+        if which is not None and config.normalizes_rotated:
+            epsilon = config.layernorm_epsilon
             query, key = (functional.rms_norm(x, x.shape[-1:], None, epsilon) for x in (query, key))
-        elif not is_rotated and self.config.query_temperature is not None:
+        elif which == 0 and config.rotated_channels is not None:
+            channels, factor = config.rotated_channels
+            factors = torch.ones(query.size(-1), device=query.device)
+            factors[:channels] = factor
+            query = (query * factors).to(query.dtype)
+        elif which is None and config.query_temperature is not None:
             query = (query * self._temperature(query)).to(query.dtype)
         return query, key, *others
 

@@ -7,25 +7,11 @@ from typing import Any
 import torch
 from torch.autograd.function import once_differentiable
 
-from orchestrator.runtime.layers.config import LayerConfig
-from orchestrator.runtime.layers.normalization.projection_norm import heads_of_rank
-from orchestrator.runtime.layers.parameter_attributes import mark_sequence_parallel
+from orchestrator.runtime.layers.normalization.projection_norm import WeightPerHead, heads_of_rank
 
 
-class PerHeadNorm(torch.nn.Module):
-    """The norm of queries, or of keys, with megatron-core's constructor: of each head by itself, without a bias.
-
-    Every rank has the weights of all heads and computes with its part; megatron-core sums the gradients over the ranks,
-    as it does for norms that all heads share.
-    """
-
-    def __init__(self, config: LayerConfig, hidden_size: int, heads: int, eps: float = 1e-5, **unused: Any) -> None:
-        """`hidden_size`: of a head; `heads`: of all ranks."""
-        super().__init__()
-        self.eps, self.heads = eps, heads
-        self.tp = config.tensor_model_parallel_size
-        self.weight = torch.nn.Parameter(torch.ones(heads * hidden_size, dtype=config.params_dtype))
-        mark_sequence_parallel(self.weight, config)
+class PerHeadNorm(WeightPerHead):
+    """The norm of each head by itself, without a bias."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Normalise the heads of this rank, [s, b, heads, d]."""

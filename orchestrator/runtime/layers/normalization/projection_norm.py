@@ -16,11 +16,11 @@ from orchestrator.runtime.processes.process_groups import (
 )
 
 
-class ProjectionNorm(torch.nn.Module):
-    """The norm of queries, or of keys, with megatron-core's constructor: over the heads of all ranks together.
+class WeightPerHead(torch.nn.Module):
+    """The weights of a norm of queries, or of keys, with megatron-core's constructor: each head has its own.
 
-    Every rank has the whole weight and computes with its part; megatron-core sums the gradients over the ranks, as it
-    does for norms of single heads.
+    Every rank has those of all heads and computes with its part; megatron-core sums the gradients over the ranks, as
+    it does for norms that all heads share.
     """
 
     def __init__(self, config: LayerConfig, hidden_size: int, heads: int, eps: float = 1e-5, **unused: Any) -> None:
@@ -30,6 +30,10 @@ class ProjectionNorm(torch.nn.Module):
         self.tp = config.tensor_model_parallel_size
         self.weight = torch.nn.Parameter(torch.ones(heads * hidden_size, dtype=config.params_dtype))
         mark_sequence_parallel(self.weight, config)
+
+
+class ProjectionNorm(WeightPerHead):
+    """The norm over the heads of all ranks together."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Normalise the heads of this rank, [s, b, heads, d]."""

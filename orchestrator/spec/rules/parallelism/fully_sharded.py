@@ -50,8 +50,13 @@ def sharding_groups(job: JobSections) -> Iterator[Problem]:
         yield Refusal(
             message, (FSDP,), "write full, or leave it out", numbers=numbers, offers=(divisors_of(ranks, FSDP, size),)
         )
-    elif job.model.has_experts and size < ranks:
-        yield Problem("hybrid sharding was not tried with experts", (FSDP, "model.num_experts"), "write full")
+    elif job.model.has_experts and job.expert_replicas % job.sharded_copies:
+        copies, groups = job.expert_replicas, job.sharded_copies
+        message = (
+            "sharding groups must have the same number of copies of all experts, DP · CP · TP / (ETP · EP): "
+            f"{copies} / {groups} groups is not whole"
+        )
+        yield Problem(message, (FSDP, "parallelism.expert_model_parallel_size"), "write full, or larger groups")
 
 
 def fully_sharded(job: JobSections) -> Iterator[Problem]:

@@ -415,3 +415,25 @@ def test_weights_that_are_gathered_cost_what_is_not_hidden(make_job: Any) -> Non
     exposed = waited(4, 4096, fsdp="full", overlap_grad_reduce=False, overlap_param_gather=False)
     assert exposed > 2 * sharded
     assert waited(4, 256, fsdp="full") > sharded
+
+
+def test_a_group_of_replicas_shares_out_its_experts_as_one_machine_alone(make_job: Any) -> None:
+    """In each micro-batch and in Muon's update; what it waits for the other groups, it does once a step."""
+
+    def seconds(nodes: int, micro_batches: int) -> dict[str, float]:
+        made = make_job(
+            model={
+                **{"num_layers": 4, "hidden_size": 2048, "num_attention_heads": 16, "seq_length": 4096},
+                **{"num_experts": 64, "moe_ffn_hidden_size": 1024, "add_bias_linear": False},
+            },
+            parallelism={"fsdp": 8},
+            optimizer={"name": "muon"},
+            batch={"micro_batch_size": 1, "global_batch_size": 8 * nodes * micro_batches},
+            launch={"nodes": nodes, "gpus_per_node": 8},
+        )
+        return estimate_time(made, 51200, "transformer_engine", device()).parts
+
+    groups, alone = ([seconds(nodes, micro_batches) for micro_batches in (1, 5)] for nodes in (4, 1))
+    assert groups[0]["optimizer"] == pytest.approx(alone[0]["optimizer"])
+    of_groups, of_one = (few["data_parallel"] - one["data_parallel"] for one, few in (groups, alone))
+    assert of_groups == pytest.approx(of_one)
