@@ -75,6 +75,7 @@ FAMILIES = {
         **dict.fromkeys(("cohere", "cohere-norms"), "CohereForCausalLM"),
         **dict.fromkeys(("cohere2", "cohere2-windows"), "Cohere2ForCausalLM"),
         "olmo2": "Olmo2ForCausalLM",
+        "olmo3": "Olmo3ForCausalLM",
         "qwen3-next": "Qwen3NextForCausalLM",
         "qwen3-next-uneven": "Qwen3NextForCausalLM",
         "deepseek-v2": "DeepseekV2ForCausalLM",

@@ -262,6 +262,14 @@ def configurations() -> dict[str, Any]:
             **{"sliding_window": 5, "layer_types": ["sliding_attention"] * 2},
         ),
         "olmo2": transformers.Olmo2Config(**SIZES, head_dim=16),
+        "olmo3": transformers.Olmo3Config(
+            **{**SIZES, "num_hidden_layers": 4, "sliding_window": 5},
+            rope_parameters={
+                "full_attention": {**YARN, "rope_theta": 10000.0},
+                "sliding_attention": {"rope_type": "default", "rope_theta": 500000.0},
+            },
+            layer_types=["sliding_attention", "full_attention"] * 2,
+        ),
         "stablelm-no-biases": transformers.StableLmConfig(**SIZES, partial_rotary_factor=1.0, qk_layernorm=True),
         "stablelm-one-norm": transformers.StableLmConfig(**SIZES, use_parallel_residual=True, qk_layernorm=True),
         "megatron-bert": transformers.MegatronBertConfig(**BERT),

@@ -52,6 +52,18 @@ PUBLISHED: dict[str, dict[str, Any]] = {
         **{"tie_word_embeddings": False, "torch_dtype": "bfloat16", "use_mrope": False, "use_sliding_window": False},
         **{"transformers_version": "4.44.0", "use_cache": True, "vocab_size": 152064},
     },
+    "olmo-3-7b": {
+        **{"model_type": "olmo3", "architectures": ["Olmo3ForCausalLM"], "attention_bias": False, "hidden_act": "silu"},
+        **{"attention_dropout": 0.0, "hidden_size": 4096, "initializer_range": 0.02, "intermediate_size": 11008},
+        **{"layer_types": (["sliding_attention"] * 3 + ["full_attention"]) * 8, "max_position_embeddings": 65536},
+        **{"num_attention_heads": 32, "num_hidden_layers": 32, "num_key_value_heads": 32, "rms_norm_eps": 1e-6},
+        "rope_scaling": {
+            **{"attention_factor": 1.2079441541679836, "beta_fast": 32.0, "beta_slow": 1.0, "factor": 8.0},
+            **{"original_max_position_embeddings": 8192, "rope_type": "yarn"},
+        },
+        **{"rope_theta": 500000, "sliding_window": 4096, "tie_word_embeddings": False, "use_cache": False},
+        **{"torch_dtype": "bfloat16", "vocab_size": 100278},
+    },
     "mamba2-130m-hf": {
         **{"model_type": "mamba2", "architectures": ["Mamba2ForCausalLM"], "bos_token_id": 0, "chunk_size": 256},
         **{"conv_kernel": 4, "eos_token_id": 0, "expand": 2, "head_dim": 64, "hidden_act": "silu", "hidden_size": 768},

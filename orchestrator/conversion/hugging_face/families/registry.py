@@ -49,7 +49,7 @@ _MODULES = (
     ("starcoder", _GPT, "STARCODER2"),
     ("stablelm", _GPT, "STABLELM STABLELM_ONE_NORM"),
     ("nemotron", _GPT, "NEMOTRON"),
-    ("llama_variants.olmo", _GPT, "OLMO2"),
+    ("llama_variants.olmo", _GPT, "OLMO2 OLMO3"),
     ("llama_variants.granite", _GPT, "GRANITE"),
     ("llama_variants.smollm", _GPT, "SMOLLM3"),
     ("llama_variants.glm", _GPT, "GLM4 GLM"),

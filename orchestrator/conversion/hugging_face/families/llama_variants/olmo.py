@@ -1,4 +1,6 @@
-"""OLMo 2: Llama with norms behind attention and MLP instead of before them, and over all queries and all keys."""
+"""OLMo 2 and 3: Llama with norms behind attention and MLP instead of before them, and over all queries and all keys.
+OLMo 3 has windows in most layers, and YaRN in the others alone.
+"""
 
 from __future__ import annotations
 
@@ -39,4 +41,24 @@ OLMO2 = replace(
     },
     constants={"attention_bias": False},
     defaults={**DEFAULTS, "num_key_value_heads": SameAs("num_attention_heads"), "rms_norm_eps": 1e-5},
+)
+
+_LOCAL_BASE = 500000
+"""What `rope_theta` of config.json says is the base of layers without a window; that of the others is this one."""
+_WINDOWS = ("sliding_window", "window_attn_skip_freq")
+
+OLMO3 = replace(
+    OLMO2,
+    name="OLMo 3",
+    model_type="olmo3",
+    architecture="Olmo3ForCausalLM",
+    sizes={**OLMO2.sizes, "sliding_window": "sliding_window"},
+    fixed={
+        **{field: value for field, value in OLMO2.fixed.items() if field not in _WINDOWS},
+        "rotary_base_local": _LOCAL_BASE,
+    },
+    constants={**OLMO2.constants, "rope_local_base_freq": float(_LOCAL_BASE)},  # which transformers does not read
+    defaults={**OLMO2.defaults, "sliding_window": 4096, "rope_theta": _LOCAL_BASE},
+    global_interval=4,
+    local_base=_LOCAL_BASE,
 )
