@@ -88,6 +88,8 @@ def _chosen_word(part: Part, variables: Variables) -> Word | None:
     elements = variables.elements(part.name) if _is_list(part) else None
     value = _element(part, variables) if not _is_list(part) else (None if not elements else elements[0])
     is_set = bool(value) if ":" in part.operator else value is not None
+    if part.operator == ":+" and value and _open(value, text(part.argument, variables)):
+        return None
     if is_set == ("+" in part.operator):
         if value is None and "-" in part.operator:
             variables.defaults.setdefault(part.name, shown(text(part.argument, variables)))
@@ -244,7 +246,8 @@ def calculated(expression: Word, variables: Variables, as_written: str, by: str 
 
 def _parameter(part: Parameter, variables: Variables) -> Value:
     if part.name == "#" and not part.operator:
-        return (str(len(variables.arguments)),)
+        unknown = _first_unknown(tuple(variables.arguments))
+        return (str(len(variables.arguments)),) if unknown is None else (replace(unknown, shown=part.shown),)
     if part.operator == "#" and part.argument == () and part.shown.startswith("${#"):
         return _length(part, variables)
     if "@" in (part.name, _index(part)) or "*" in (part.name, _index(part)):
@@ -315,7 +318,19 @@ def _or_default(part: Parameter, value: Value | None, variables: Variables) -> V
 
 def _or_nothing(part: Parameter, value: Value | None, variables: Variables) -> Value:
     is_set = bool(value) if ":" in part.operator else value is not None
-    return text(part.argument, variables) if is_set else ()
+    chosen = text(part.argument, variables) if is_set else ()
+    if value is None:
+        variables.empty.add(part.name)
+    if part.operator == ":+" and value and _open(value, chosen):
+        return (replace(unknowns(value)[0], shown=part.shown),)
+    return chosen
+
+
+def _open(value: Value, chosen: Value) -> bool:
+    """Whether only running it would tell if a text without anything unknown stands there: where a value is empty it
+    does not.
+    """
+    return not unknowns(chosen) and not any(isinstance(piece, str) for piece in value)
 
 
 def _or_fail(part: Parameter, value: Value | None, variables: Variables) -> Value:

@@ -25,7 +25,7 @@ _METACHARACTERS = frozenset(" \t\n;&|<>()")
 _ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "\\": "\\", "'": "'", '"': '"', "a": "\a", "b": "\b", "f": "\f", "v": "\v"}
 _ESCAPES |= {"e": "\x1b", "E": "\x1b", "?": "?"}
 _HERE = re.compile(r"""(?<!<)<<(-?)[ \t]*(?:'([^'\n]+)'|"([^"\n]+)"|\\?([\w.+-]+))""")
-_COMMENT = re.compile(r"(?<=[\s;&|(])#")
+_COMMENT = re.compile(r"(?<=[\s;&|(])(?<!\\.)#", re.DOTALL)
 _NUMBERED = re.compile(r"x([0-9a-fA-F]{1,2})|u([0-9a-fA-F]{1,4})|U([0-9a-fA-F]{1,8})|([0-7]{1,3})")
 
 

@@ -151,7 +151,7 @@ def test_words_are_those_of_bash(script: str, arguments: list[str]) -> None:
         "exec > >(cat) 2>&1\nshow a 2> >(cat) b\nwhile read A; do :; done < <(:)\n{ show c; } > >(cat)",
         "> /dev/null\nshow a; 2> /dev/null; show b 2> /dev/null --c < /dev/null --d",
         "f() if true; then show $1; fi; f x; g() # why\n{ show g; }; g; h() case $1 in a) show h;; esac; h a",
-        "A=$(echo x # it's a comment with )\n  # don't\n)\nshow $A $(echo a#b '#c' ${A/ #/y}) $# # '",
+        "A=$(echo x\\ #y # it's a comment with )\n  # don't\n)\nshow $A $(echo a#b '#c' ${A/ #/y}) $# # '",
         "P='a*'; [[ ab == $P ]] && show 1; [[ ab == \"$P\" || ab == a\\* ]] || show 2; [[ ab == [^b]* ]] && show 3",
         'case a in "*") show no;; [!a]) show no;; [a-c]) show yes;; esac; A=x.y; show ${A%.*} "${A%".*"}" ${A#*\\.}',
         "f() { local A=$((A + 1)) B; B=3; g; }; g() { show $A; A=z; }; A=1; f; show $A ${B-no}; f; show $A",
@@ -323,6 +323,9 @@ show $A $B
         ("A=1; show $((++A))", "an expression that sets a variable"),
         ("i=5; for ((i=0; i<2; i++)); do show $i; done", "set by the loop in line 1"),
         ("N=($(hosts) b); show ${#N[@]}", "the output of a command"),
+        ("A=$(date); show ${A:+--debug}", "the output of a command"),
+        ('A=$(date); show "${A:+--debug}"', "the output of a command"),
+        ("f() { show $#; }; f $(date) b", "the output of a command"),
         ("N=($(hosts) b); show ${N[1]}", "the output of a command"),
         ("N=([1]=a [0]=b); show ${N[@]}", "an array with keys is not followed"),
         ("N=(a b); unset N[0]; show ${N[1]}", "an array with gaps is not followed"),
@@ -362,7 +365,7 @@ def test_given_variables_win() -> None:
 
 def test_defaults_and_empty_variables_are_told() -> None:
     variables = Variables()
-    script = 'A=${TP:-2}; if [ -z "$MODE" ]; then A+=x; fi; show $A ${1:-one}'
+    script = 'A=${TP:-2}${OFF:+y}; if [ -z "$MODE" ]; then A+=x; fi; show $A ${1:-one} ${LOG:+--log}'
     assert [shown(word) for word in followed(script, variables).commands[0].words] == ["show", "2x", "one"]
     assert variables.defaults == {"TP": "2", "1": "one"}
-    assert variables.empty == {"MODE"}
+    assert variables.empty == {"MODE", "OFF", "LOG"}
