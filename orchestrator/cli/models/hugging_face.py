@@ -24,7 +24,8 @@ from orchestrator.conversion.hugging_face.config_json import (
     to_model,
 )
 from orchestrator.conversion.hugging_face.families.mixture_of_experts.further_tokens import layers_of_further_tokens
-from orchestrator.conversion.hugging_face.families.registry import family_of_folder, family_of_job
+from orchestrator.conversion.hugging_face.families.model_folder import family_of_folder
+from orchestrator.conversion.hugging_face.families.registry import family_of_job
 from orchestrator.conversion.hugging_face.processor_values import (
     image_token_note,
     refuse_other_pixels,

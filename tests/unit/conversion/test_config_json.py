@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from support.refused import refused
 
 from orchestrator.conversion.hugging_face.config_json import keys_read, read_config, to_config, to_model
+from orchestrator.conversion.hugging_face.families.model_folder import family_of_folder
 from orchestrator.conversion.hugging_face.families.registry import (
     Kind,
     families,
     families_of,
-    family_of_folder,
     family_of_model,
     family_of_type,
 )
