@@ -82,6 +82,7 @@ def test_a_job_is_checked_without_the_tables_of_other_kinds_of_models() -> None:
     others = ("bert", "t5", "hybrids", "image_models", "parallel_residual", "gemma", "mixture_of_experts.deepseek")
     assert "gpt2" in found
     assert found & set(others) == set()
+    assert "orchestrator.conversion.hugging_face.config_json" not in loaded
 
 
 _WORK = """

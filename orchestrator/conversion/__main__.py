@@ -17,7 +17,7 @@ from orchestrator import plain_megatron  # noqa: F401 - before anything that imp
 import torch  # isort: skip
 
 from orchestrator.conversion.background_process import live_beside
-from orchestrator.conversion.hugging_face.families.registry import family_of_folder
+from orchestrator.conversion.hugging_face.families.model_folder import family_of_folder
 from orchestrator.conversion.hugging_face.hf_export import export, require_whole
 from orchestrator.conversion.hugging_face.hf_import import import_weights
 from orchestrator.conversion.hugging_face.peft import export_adapter

@@ -93,6 +93,17 @@ def create_app(settings: Settings) -> FastAPI:
     async def health() -> dict[str, str]:
         return {"status": "ok"}
 
+    _answer_errors(app)
+    app.add_middleware(GZipMiddleware, minimum_size=2048, compresslevel=5)
+
+    @app.middleware("http")
+    async def guard(request: Request, call_next: Next) -> Response:
+        return await guarded(settings, request, call_next)
+
+    return app
+
+
+def _answer_errors(app: FastAPI) -> None:
     @app.exception_handler(StarletteHTTPException)
     def say_what_is_wrong(request: Request, error: StarletteHTTPException) -> Response:
         return _problem(request, error.status_code, error.detail)
@@ -109,14 +120,6 @@ def create_app(settings: Settings) -> FastAPI:
     @app.exception_handler(ClientDisconnect)
     def say_nothing(request: Request, error: ClientDisconnect) -> Response:
         return Response(status_code=400)
-
-    app.add_middleware(GZipMiddleware, minimum_size=2048, compresslevel=5)
-
-    @app.middleware("http")
-    async def guard(request: Request, call_next: Next) -> Response:
-        return await guarded(settings, request, call_next)
-
-    return app
 
 
 def _problem(request: Request, status: int, message: str) -> Response:

@@ -220,6 +220,18 @@ def _identity(
     return identity
 
 
+def _recorded_options(request: TokenizeRequest, template: ChatTemplate | None) -> dict[str, Any]:
+    """The options that decide what is in a data set, by their names."""
+    options = asdict(request)
+    kept = ["json_keys", "globs", "excludes", "txt_documents", "on_error", "append_eod", "split_sentences"]
+    if request.chat:
+        kept += ["chat", "chat_template"]
+    if template is not None:
+        options["chat_template"] = template.name
+        kept += ["chat_date"] if reads_day(template) else []
+    return {name: options[name] for name in kept}
+
+
 def _manifests(
     request: TokenizeRequest,
     tokenizer: Tokenizer,
@@ -230,21 +242,8 @@ def _manifests(
     """One for each key; the mask and the images of conversations have none of their own."""
     vision = request.vision
     images = None if vision is None else out.progress.keys[-1].counted
-    options = asdict(request)
-    if template is not None:
-        options["chat_template"] = template.name
     tokenizer_spec = request.tokenizer.model_copy(update=_absolute(request.tokenizer))
-    kept: tuple[str, ...] = (
-        "json_keys",
-        "globs",
-        "excludes",
-        "txt_documents",
-        "on_error",
-        "append_eod",
-        "split_sentences",
-    )
-    kept += ("chat", "chat_template") if request.chat else ()
-    kept += ("chat_date",) if template is not None and reads_day(template) else ()
+    options = _recorded_options(request, template)
     sources = [
         Source(path=_printable(file.path), bytes=file.bytes, modified=file.modified / 1e9) for file in inputs.files
     ]
@@ -274,7 +273,7 @@ def _manifests(
             empty_documents=key.empty,
             skipped_records=out.progress.skipped,
             skipped_report=str(skipped_path(out.prefixes[0])) if out.progress.skipped else None,
-            options={name: options[name] for name in kept},
+            options=options,
             sources=sources,
             left_out=left_out,
             created=time.time(),

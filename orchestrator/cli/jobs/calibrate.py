@@ -78,6 +78,23 @@ def command(
       orchestrator calibrate --from llama-1.7b --from llama3-8b
       orchestrator calibrate --gpu-name h200-cluster-a -o gpus/h200-cluster-a.yaml
     """
+    gpu_name = _profile_name(gpu_name, output)
+    if from_runs and cpu:
+        raise UserError(
+            "--cpu selects what to measure, but --from measures nothing: leave out one of them",
+            code="conflicting_options",
+        )
+    if from_runs:
+        folder = runs_dir or default_runs_dir()
+        _from_runs([measured_run(find_run(name, folder)) for name in from_runs], gpu_name, base, output, as_json)
+    else:
+        _from_measurements(seconds, cpu, gpu_name, base, output, as_json)
+
+
+def _profile_name(gpu_name: str | None, output: Path | None) -> str | None:
+    """The name that is given for the profile, by its file or as such; None for that of the GPU. Raises UserError where
+    it cannot be one.
+    """
     if output is not None and output.suffix != ".yaml":
         raise UserError(
             f"{output}: the name of a profile file ends in .yaml; -o gpus/{output.name}.yaml would do",
@@ -95,16 +112,7 @@ def command(
             f"{gpu_name!r} is not a valid profile name: letters, digits, '.', '_' and '-', at most 80",
             code="malformed_profile_name",
         )
-    if from_runs and cpu:
-        raise UserError(
-            "--cpu selects what to measure, but --from measures nothing: leave out one of them",
-            code="conflicting_options",
-        )
-    if from_runs:
-        folder = runs_dir or default_runs_dir()
-        _from_runs([measured_run(find_run(name, folder)) for name in from_runs], gpu_name, base, output, as_json)
-    else:
-        _from_measurements(seconds, cpu, gpu_name, base, output, as_json)
+    return gpu_name
 
 
 def _from_measurements(

@@ -24,7 +24,8 @@ from orchestrator.conversion.hugging_face.config_json import (
     to_model,
 )
 from orchestrator.conversion.hugging_face.families.mixture_of_experts.further_tokens import layers_of_further_tokens
-from orchestrator.conversion.hugging_face.families.registry import family_of_folder, family_of_job
+from orchestrator.conversion.hugging_face.families.model_folder import family_of_folder
+from orchestrator.conversion.hugging_face.families.registry import family_of_job
 from orchestrator.conversion.hugging_face.images.processor_values import (
     image_token_note,
     refuse_other_pixels,
@@ -210,6 +211,7 @@ def import_(
     source = folder.absolute()
     if not source.exists():
         raise UserError(f"{source} does not exist", code="file_not_found")
+    runs = (runs_dir or default_runs_dir()).absolute()
     if from_ == "megatron-lm" or (from_ is None and is_megatron(source)):
         if mtp:
             raise UserError("--mtp goes with --from hf", code="option_without_effect")
@@ -218,11 +220,17 @@ def import_(
                 "--output goes with --from hf: of Megatron-LM's checkpoints, --job names the job",
                 code="option_without_effect",
             )
-        runs = (runs_dir or default_runs_dir()).absolute()
         import_megatron(source, name=name, job_file=job_file, iteration=iteration, runs=runs, as_json=as_json)
         return
     if job_file is not None or iteration is not None:
         raise UserError("--job and --iteration go with --from megatron-lm", code="option_without_effect")
+    _import_from_hugging_face(source, name, output, runs, mtp=mtp, as_json=as_json)
+
+
+def _import_from_hugging_face(
+    source: Path, name: str | None, output: Path | None, runs: Path, *, mtp: bool, as_json: bool
+) -> None:
+    """`output`: where to write a job that goes on from the weights."""
     config = read_config(source)
     family = family_of_folder(source)
     if output is not None:
@@ -236,7 +244,6 @@ def import_(
     except SpecError as error:
         raise in_their_words(error, config, family) from error
     check_conversion(job)
-    runs = (runs_dir or default_runs_dir()).absolute()
     draft = RunDir(runs / job.name / f".import-{job.config_hash[:8]}")
     with alone(draft.path, f"another process is importing {source} as {job.name} now; wait for it"):
         write_atomically(draft.path / "resolved.json", dump_resolved(job))
@@ -248,16 +255,21 @@ def import_(
         more = f" and {len(left_out) - _SHOWN} more" if len(left_out) > _SHOWN else ""
         warn(f"unused weights are left out: {', '.join(left_out[:_SHOWN])}{more}")
     if output is not None:
-        start = {**written, "name": f"{job.name}-tuned", "checkpoint": {"pretrained": str(run.path)}}
-        if "tokenizer" in start["data"]:  # the checkpoint's own, so that the folder need not stay
-            own = job_of(run.checkpoint(0)).data.tokenizer
-            start["data"] = {**start["data"], "tokenizer": own.model_dump(exclude_defaults=True)}
-        write_atomically(output, _note(job) + yaml.safe_dump(start, sort_keys=False))
+        write_atomically(output, _continuing_job(written, job, run))
     if as_json:
         print_json({**done, "path": str(run.checkpoint(0)), "run_id": run.run_id, "run": str(run.path)})
     else:
         typer.echo(f"imported {source} ({done['family']}) as run {label(run)}: {size_of(done)}")
         tell_new_meaning(run, runs)
+
+
+def _continuing_job(imported: dict[str, Any], job: JobSpec, run: RunDir) -> str:
+    """A job that goes on from the imported weights of a run, as YAML. `imported`: the run's own, as it is written."""
+    start = {**imported, "name": f"{job.name}-tuned", "checkpoint": {"pretrained": str(run.path)}}
+    if "tokenizer" in start["data"]:  # the checkpoint's own, so that the folder need not stay
+        own = job_of(run.checkpoint(0)).data.tokenizer
+        start["data"] = {**start["data"], "tokenizer": own.model_dump(exclude_defaults=True)}
+    return _note(job) + yaml.safe_dump(start, sort_keys=False)
 
 
 def _note(job: JobSpec) -> str:

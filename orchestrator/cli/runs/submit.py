@@ -24,7 +24,7 @@ from orchestrator.cli.jobs.planning_options import Strict
 from orchestrator.cli.run_start import FromScratch
 from orchestrator.cli.runs.run import train_here
 from orchestrator.cli.runs.starts.options import AllowChanges, New, tell_no_start
-from orchestrator.cli.runs.sweep import SweepOptions, start_sweep
+from orchestrator.cli.runs.sweeps.sweep_run import SweepOptions, start_sweep
 from orchestrator.cli.terminal import Terminal
 from orchestrator.errors import UserError
 from orchestrator.launch.code.snapshot import place_of

@@ -2,72 +2,51 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from orchestrator.api.targets import TargetOptions, known_part_problems
 from orchestrator.cli.common import AllowWarnings, AsJson, Overrides, RunsDir, aligned, folder_to_read, print_json
 from orchestrator.cli.runs.starts.options import AllowChanges, New
-from orchestrator.cli.runs.sweeps.preview import show_dry_run
 from orchestrator.cli.runs.sweeps.search import (
-    begin_search,
-    conclude_search,
     continue_trial,
-    describe_search,
     go_on_searching,
-    refuse_other_search,
     retry_trials,
-    search_of,
     show_continuation,
 )
 from orchestrator.cli.runs.sweeps.start import (
     as_record,
     begin,
     cancel_cells,
-    cells_continued,
     check_cells,
     check_room,
     cluster_of,
     conclude,
     interrupts_of_a_start,
     last_submission,
-    refusals,
-    take_changes_of,
-    warn_of_data,
-    warn_of_dropped,
 )
+from orchestrator.cli.runs.sweeps.sweep_run import SweepOptions, start_sweep
 from orchestrator.cli.runs.sweeps.tables import (
     STAY_DELETED,
     check_metric,
     csv_text,
-    describe_cells,
     follow,
     results_table,
     status_table,
     summary,
     what_is_retried,
     what_matters,
-    why_no_cell,
 )
 from orchestrator.cluster_profiles import load_profile
 from orchestrator.errors import UserError
-from orchestrator.launch.executor import is_started_here
-from orchestrator.launch.runs import withdraw_generations
-from orchestrator.planning.checks.preflight_checks import runs_dir_of
 from orchestrator.profile_files import profile_file
-from orchestrator.run_directory.events.ledger import CellsRestored
 from orchestrator.run_directory.labels import read_labels
 from orchestrator.run_directory.rundir import default_runs_dir
 from orchestrator.spec.loading import load_resolved
-from orchestrator.sweeps.cell_starts import examples_of, new_starts, start_of, starts_of
-from orchestrator.sweeps.ledger import SweepDir, all_sweeps, find_sweep, sweep_dir
-from orchestrator.sweeps.loading import load_sweep
-from orchestrator.sweeps.plans import withdraw_plan, write_plan
+from orchestrator.sweeps.cell_starts import start_of
+from orchestrator.sweeps.ledger import SweepDir, all_sweeps, find_sweep
 from orchestrator.sweeps.states import (
     STARTED_BY_RETRY,
     cell_statuses,
@@ -131,106 +110,6 @@ def run_(
     """
     asked = SweepOptions(dry_run, max_parallel, local, cluster, detach, new, allow_changes, allow_warnings, deleted)
     start_sweep(files, overrides, (), asked, runs_dir, as_json)
-
-
-@dataclass(frozen=True)
-class SweepOptions:
-    """The options of `sweep run`."""
-
-    dry_run: bool = False
-    max_parallel: int | None = None
-    local: bool = False
-    cluster: str | None = None
-    detach: bool = False
-    new: bool = False
-    allow_changes: bool = False
-    allow_warnings: bool = False
-    deleted: bool = False
-
-
-def start_sweep(
-    files: list[Path],
-    overrides: list[str] | None,
-    arrays: Sequence[str],
-    asked: SweepOptions,
-    runs_dir: Path | None,
-    as_json: bool,
-) -> None:
-    """Start what there is to start of a sweep. `arrays`: values of fields from the command line."""
-    words = [*(overrides or []), *([f"launch.cluster={asked.cluster}"] if asked.cluster else [])]
-    if asked.local:
-        loaded = load_sweep(files, words, arrays=arrays)
-    else:
-        check, also = refusals(dry_run=asked.dry_run), partial(known_part_problems, TargetOptions())
-        loaded = load_sweep(files, words, check, arrays, also)
-    cells = loaded.cells.cells
-    if not cells:
-        raise UserError(why_no_cell(loaded.cells), code="no_cells")
-    local = asked.local or is_started_here(cells[0].job)
-    profile = None if local else cluster_of(cells[0].job, dry_run=asked.dry_run)
-    folder = runs_dir_of(cells[0].job, runs_dir).absolute()
-    sweep = sweep_dir(loaded.name, folder)
-    parallel = asked.max_parallel or loaded.spec.max_parallel
-    jobs = [cell.job for cell in cells]
-    search = search_of(loaded, files, words, profile, parallel, local=local)
-    if search is not None:  # its metric is that of the sweep
-        loaded = replace(loaded, spec=loaded.spec.model_copy(update={"metric": search.metric}))
-    continued = partial(
-        cells_continued,
-        sweep,
-        loaded,
-        new=asked.new,
-        with_deleted=asked.deleted,
-        allow_changes=asked.allow_changes,
-        as_json=as_json,
-    )
-    examples = examples_of(loaded) if loaded.draws_cells else None
-    if asked.dry_run:
-        matched = examples or continued(dry_run=True)
-        warn_of_data(jobs)
-        if examples is None:
-            warn_of_dropped(sweep, [each.id for each in matched])
-        show_dry_run(loaded, sweep, matched, profile, parallel, local=local, as_json=as_json)
-        if search is not None and not as_json:
-            above = "; the cells above are examples" if examples is not None else ""
-            typer.echo(f"{describe_search(search, jobs[0])}{above}")
-        return
-    check_cells(jobs, local=local)
-    refuse_other_search(sweep, search)
-    with interrupts_of_a_start() as interrupts:
-        with sweep.alone():
-            matched = examples or continued()
-            if examples is None:
-                warn_of_dropped(sweep, [each.id for each in matched])
-            planned, new = write_plan(sweep, loaded, matched)
-            if asked.deleted:
-                sweep.append(CellsRestored(cells=tuple(each.id for each in matched)))
-            before = len(sweep.submissions_made())
-            taken: list[Path] = []
-            try:
-                found = cell_statuses(sweep, planned)
-                check_scheduler(found)
-                starts = starts_of(matched, found) if examples is None else new_starts(examples, folder)
-                check_room(starts, profile, folder, allowed=asked.allow_warnings)
-                taken = [] if examples is not None else take_changes_of(matched, found, as_json=as_json)
-                if not as_json and examples is None:
-                    typer.echo(describe_cells(loaded))
-                if not as_json and search is not None:
-                    typer.echo(describe_search(search, jobs[0]))
-                if search is not None:
-                    begin_search(sweep, search, interrupts)
-                else:
-                    begin(sweep, starts, profile, parallel, interrupts, local=local, as_json=as_json)
-            except UserError:  # refused for certain; of other errors, some cells may be in the queue
-                if len(sweep.submissions_made()) == before:
-                    withdraw_plan(sweep, planned, new)
-                    withdraw_generations(taken)
-                raise
-        wait = local and not asked.detach
-        if search is not None:
-            conclude_search(sweep, interrupts, wait=wait, as_json=as_json)
-        else:
-            conclude(sweep, starts, interrupts, wait=wait, as_json=as_json)
 
 
 @app.command("retry")

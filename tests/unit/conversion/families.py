@@ -23,7 +23,7 @@ from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 
 from orchestrator import plain_megatron  # noqa: F401 - before anything that imports megatron-core
 from orchestrator.conversion.hugging_face.config_json import read_config, to_model
-from orchestrator.conversion.hugging_face.families.registry import family_of_folder
+from orchestrator.conversion.hugging_face.families.model_folder import family_of_folder
 from orchestrator.conversion.hugging_face.hf_export import export
 from orchestrator.conversion.hugging_face.hf_import import import_weights
 from orchestrator.conversion.tensors.stored_weights import StoredWeights

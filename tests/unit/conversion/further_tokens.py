@@ -15,7 +15,7 @@ from transformers.modeling_layers import MtpModel
 from orchestrator import plain_megatron  # noqa: F401 - before anything that imports megatron-core
 from orchestrator.conversion.hugging_face.config_json import read_config, to_model
 from orchestrator.conversion.hugging_face.families.mixture_of_experts.further_tokens import layers_of_further_tokens
-from orchestrator.conversion.hugging_face.families.registry import family_of_folder
+from orchestrator.conversion.hugging_face.families.model_folder import family_of_folder
 from orchestrator.conversion.hugging_face.hf_export import export
 from orchestrator.conversion.hugging_face.hf_import import import_weights
 from orchestrator.run_directory.rundir import RunDir

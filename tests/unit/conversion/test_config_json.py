@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from support.refused import refused
 
 from orchestrator.conversion.hugging_face.config_json import keys_read, read_config, to_config, to_model
+from orchestrator.conversion.hugging_face.families.model_folder import family_of_folder
 from orchestrator.conversion.hugging_face.families.registry import (
     Kind,
     families,
     families_of,
-    family_of_folder,
     family_of_model,
     family_of_type,
 )
@@ -48,7 +48,13 @@ PRESETS = {
     **{"gemma2-2b": "gemma2", "gemma2-27b": "gemma2", "gemma3-270m": "gemma3_text", "gemma3-27b": "gemma3_text"},
     **{"gemma3-4b-vision": "gemma3", "gemma3-12b-vision": "gemma3", "gemma3-27b-vision": "gemma3"},
     **{"granite3.1-2b": "granite", "smollm3-3b": "smollm3", "glm4-9b-2024": "glm", "glm4-32b": "glm4"},
-    **{"olmo2-1b": "olmo2", "olmo2-32b": "olmo2", "olmo3-7b": "olmo3", "gpt-oss-20b": "gpt_oss", "gpt-oss-120b": "gpt_oss"},
+    **{
+        "olmo2-1b": "olmo2",
+        "olmo2-32b": "olmo2",
+        "olmo3-7b": "olmo3",
+        "gpt-oss-20b": "gpt_oss",
+        "gpt-oss-120b": "gpt_oss",
+    },
     **{"pythia-70m": "gpt_neox", "pythia-12b": "gpt_neox", "gpt-neox-20b": "gpt_neox"},
     **{"falcon-7b": "falcon", "falcon-11b": "falcon", "falcon-40b": "falcon", "falcon-180b": "falcon"},
     **{"command-r-35b": "cohere", "command-r-plus-104b": "cohere", "command-r7b": "cohere2"},

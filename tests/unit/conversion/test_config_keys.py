@@ -20,7 +20,8 @@ from orchestrator import plain_megatron  # noqa: F401 - before anything that imp
 from orchestrator.cli.main import main
 from orchestrator.conversion.hugging_face.config_json import import_notes, keys_read, to_model
 from orchestrator.conversion.hugging_face.config_keys import NEUTRAL, WITHOUT_EFFECT
-from orchestrator.conversion.hugging_face.families.registry import families, family_of_folder, family_of_type
+from orchestrator.conversion.hugging_face.families.model_folder import family_of_folder
+from orchestrator.conversion.hugging_face.families.registry import families, family_of_type
 from orchestrator.conversion.hugging_face.images.native_resolution import KEYS_READ as NATIVE_KEYS
 from orchestrator.conversion.hugging_face.images.vision import CLIP, KEYS_READ, SIGLIP
 from orchestrator.conversion.weight_mapping import Family

@@ -15,8 +15,8 @@ from orchestrator import plain_megatron  # noqa: F401 - before anything that imp
 from orchestrator.conversion.hugging_face.config_json import to_config, to_model
 from orchestrator.conversion.hugging_face.families.image_models.gemma3 import GEMMA3_IMAGES
 from orchestrator.conversion.hugging_face.families.image_models.llava import LLAVA
+from orchestrator.conversion.hugging_face.families.model_folder import family_of_folder
 from orchestrator.conversion.hugging_face.families.registry import (
-    family_of_folder,
     family_of_model,
     family_of_type,
     mismatches,

@@ -15,7 +15,8 @@ from support.refused import refused
 from orchestrator import plain_megatron  # noqa: F401 - before anything that imports megatron-core
 from orchestrator.conversion.hugging_face.config_json import to_config, to_model
 from orchestrator.conversion.hugging_face.families.image_models.llava import LLAVA
-from orchestrator.conversion.hugging_face.families.registry import family_of_folder, family_of_model, nearest_family
+from orchestrator.conversion.hugging_face.families.model_folder import family_of_folder
+from orchestrator.conversion.hugging_face.families.registry import family_of_model, nearest_family
 from orchestrator.conversion.hugging_face.images.processor_files import write_processor
 from orchestrator.conversion.hugging_face.images.processor_values import image_token_note, refuse_other_pixels
 from orchestrator.conversion.tensors.names import SINGLE

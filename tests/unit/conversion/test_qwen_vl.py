@@ -11,7 +11,8 @@ from support.refused import refused
 
 from orchestrator.conversion.hugging_face.config_json import to_config, to_model
 from orchestrator.conversion.hugging_face.families.image_models.qwen import QWEN2_5_VL
-from orchestrator.conversion.hugging_face.families.registry import family_of_folder, family_of_model
+from orchestrator.conversion.hugging_face.families.model_folder import family_of_folder
+from orchestrator.conversion.hugging_face.families.registry import family_of_model
 from orchestrator.conversion.hugging_face.images.processor_files import write_processor
 from orchestrator.conversion.hugging_face.images.processor_values import refuse_other_pixels
 from orchestrator.spec.loading import load_text

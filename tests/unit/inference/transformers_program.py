@@ -27,7 +27,7 @@ from orchestrator.spec.generation import options_of
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     from orchestrator.conversion.hugging_face.config_json import read_config, to_model
-    from orchestrator.conversion.hugging_face.families.registry import family_of_folder
+    from orchestrator.conversion.hugging_face.families.model_folder import family_of_folder
     from orchestrator.conversion.hugging_face.hf_import import import_weights
     from orchestrator.run_directory.rundir import RunDir
     from orchestrator.spec.job import JobSpec

@@ -145,7 +145,7 @@ def test_a_start_says_what_validate_warns_of(
         "cli.runs.run.start",
         "cli.runs.resume.start",
         "api.starts.submission.submit_and_tell",
-        "cli.runs.sweep.begin",
+        "cli.runs.sweeps.sweep_run.begin",
         "cli.runs.drill.drill",
         "cli.jobs.bench.measure",
         "cli.jobs.tune._measure",

@@ -25,8 +25,8 @@ from orchestrator.runtime.network.model import transformer_config
 from orchestrator.runtime.processes.device import Device
 
 S, B, GROUPS, D = 5, 2, 3, 8
-FREQUENCIES, OWN_YARN = {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16}
-FREQUENCIES = (
+YARN = {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16}
+FREQUENCIES, OWN_FREQUENCIES = (
     torch.cat((torch.rand(S, sequences, 1, D // 2, generator=torch.Generator().manual_seed(1)) * 50,) * 2, -1)
     for sequences in (1, B)
 )

@@ -53,8 +53,10 @@ def end(run: RunDir, iteration: int, cause: str) -> None:
 def started(monkeypatch: pytest.MonkeyPatch) -> list[CellStart]:
     """The cells that a command would have started."""
     starts: list[CellStart] = []
-    monkeypatch.setattr("orchestrator.cli.runs.sweep.begin", lambda sweep, cells, *rest, **named: starts.extend(cells))
-    monkeypatch.setattr("orchestrator.cli.runs.sweep.conclude", lambda *arguments, **named: None)
+    monkeypatch.setattr(
+        "orchestrator.cli.runs.sweeps.sweep_run.begin", lambda sweep, cells, *rest, **named: starts.extend(cells)
+    )
+    monkeypatch.setattr("orchestrator.cli.runs.sweeps.sweep_run.conclude", lambda *arguments, **named: None)
     return starts
 
 
@@ -173,7 +175,7 @@ def test_both_ways_out(edit: Any, sweep: SweepDir, started: list[CellStart]) -> 
 def test_a_refused_start_leaves_the_specs_as_they_were(
     edit: Any, sweep: SweepDir, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fail_at(monkeypatch, "orchestrator.cli.runs.sweep.begin", UserError("SLURM refuses the job"))
+    fail_at(monkeypatch, "orchestrator.cli.runs.sweeps.sweep_run.begin", UserError("SLURM refuses the job"))
     cells = sweep.planned().cells
     assert edit(KEEP)[0] == 2
     assert [len(sweep.run(cell).resolved_generations()) for cell in cells] == [1, 1]

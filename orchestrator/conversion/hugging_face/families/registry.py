@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from orchestrator.conversion.hugging_face.config_json import read_config
-from orchestrator.conversion.hugging_face.config_keys import section
-from orchestrator.conversion.tensors.names import names_in
 from orchestrator.conversion.weight_mapping import Family, OneOf
 from orchestrator.errors import UserError
 from orchestrator.fields.base import Section
@@ -90,30 +87,6 @@ def families() -> tuple[Family, ...]:
 def _families_in(module: str, names: str) -> Iterator[Family]:
     loaded = importlib.import_module(f"{_FOLDER}.{module}")
     return (getattr(loaded, name) for name in names.split())
-
-
-def family_of_folder(folder: Path) -> Family:
-    """The family of a Hugging Face model, by its config.json and the names of its weights. Raises UserError."""
-    names, config = names_in(folder), read_config(folder)
-    family = family_of_type(config.get("model_type"), names)
-    return _with_decoder(config, family) if family.images is not None and family.images.nests else family
-
-
-def _with_decoder(config: Mapping[str, Any], family: Family) -> Family:
-    """Of the families of one `model_type` that see images the one whose decoder a config.json describes."""
-    decoders = {
-        each.decoder.model_type: each
-        for each in families()
-        if each.model_type == family.model_type and each.decoder is not None
-    }
-    kind = section(config, "text_config").get("model_type", next(iter(decoders)))
-    if kind not in decoders:
-        known = ", ".join(decoders)
-        raise UserError(
-            f"config.json: text_config is a {kind}; {family.model_type} is imported with {known}",
-            code="unsupported_text_model",
-        )
-    return decoders[kind]
 
 
 def family_of_type(model_type: Any, names: Collection[str] = ()) -> Family:
