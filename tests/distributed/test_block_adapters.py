@@ -22,7 +22,7 @@ from orchestrator.planning.flops import model_flops
 from orchestrator.run_directory.rundir import RunDir
 from orchestrator.spec.job import JobSpec
 
-pytestmark = [pytest.mark.distributed, pytest.mark.slow("trains eight short runs")]
+pytestmark = [pytest.mark.distributed, pytest.mark.slow("trains short runs of two models")]
 
 STEPS = 3
 MODELS = {name: {**FAMILIES[f"{name}-adapters"], "lora": None} for name in ("latent", "delta")}
@@ -143,3 +143,18 @@ def test_full_recomputation_and_dropout_resume_bitwise(
         whole = losses(trained[name, STEPS])
         assert losses(resumed[name, 1]) == whole
         assert losses(trained[name, 0]) != whole
+
+
+def test_ranks_drop_the_same_before_what_each_has_whole(
+    ranks: Ranks, tmp_path: Path, sources: TrainedTogether[str]
+) -> None:
+    """Without sequence parallelism all tensor-parallel ranks multiply all tokens by matrices to latents."""
+    lora = {"lora_dropout": 0.3, "target_modules": ["linear_q_down_proj", "linear_kv_down_proj", "linear_q_up_proj"]}
+    layouts: dict[str, dict[str, Any]] = {"one": layout(), "tp2": layout(tp=2)}
+    jobs = {
+        name: adapted("latent", sources["latent"], lora, evaluation={}, parallelism=parallelism)
+        for name, parallelism in layouts.items()
+    }
+    trained = TrainedTogether(ranks, tmp_path, jobs, UNSAVED)
+    for key in ("train/loss", "train/grad_norm"):
+        assert values(trained["tp2"], key) == pytest.approx(values(trained["one"], key), rel=1e-5)
