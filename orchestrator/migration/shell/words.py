@@ -19,6 +19,7 @@ from orchestrator.migration.shell.syntax import (
 
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _PARAMETER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*|[0-9]+|[@*#?$!-]")
+_UNBRACED = re.compile(r"[A-Za-z_][A-Za-z0-9_]*|[0-9@*#?$!-]")
 _OPERATORS = (":-", ":=", ":+", ":?", "##", "%%", "//", "/#", "/%", "^^", ",,", *"-=+?#%/^,:@")
 _DEFAULTS = (":-", "-", ":=", "=", ":+", "+", ":?", "?")
 _METACHARACTERS = frozenset(" \t\n;&|<>()")
@@ -164,7 +165,7 @@ class WordReader:
         if following == '"' and not quoted:
             self.position += 1
             return self._double_quoted()
-        match = NAME.match(self.text, start + 1) or re.compile("[0-9@*#?$!-]").match(self.text, start + 1)
+        match = _UNBRACED.match(self.text, start + 1)
         if match is None:
             self.position += 1
             return [Literal("$", quoted)]
