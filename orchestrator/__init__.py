@@ -32,31 +32,31 @@ if TYPE_CHECKING:
     from orchestrator.errors import SpecError as SpecError
     from orchestrator.errors import UserError as UserError
     from orchestrator.inference import load as load_model
-    from orchestrator.launch.executor import Executor as Executor
-    from orchestrator.launch.executor import JobState as JobState
-    from orchestrator.launch.executor import Scripts as Scripts
-    from orchestrator.launch.executor import Start as Start
-    from orchestrator.launch.executor import SubmittedIds as SubmittedIds
+    from orchestrator.launch.executor_protocol import Executor as Executor
+    from orchestrator.launch.executor_protocol import JobState as JobState
+    from orchestrator.launch.executor_protocol import Scripts as Scripts
+    from orchestrator.launch.executor_protocol import Start as Start
+    from orchestrator.launch.executor_protocol import SubmittedIds as SubmittedIds
     from orchestrator.tracking.stream import Sink as TrackerSink
     from orchestrator.tracking.trackers import TrackerFactory as TrackerFactory
 
 # Where each name is: a module is imported when one of its names is first asked for.
 _HOMES = {
     "DataSource": "orchestrator.data.written_text",
-    "Executor": "orchestrator.launch.executor",
+    "Executor": "orchestrator.launch.executor_protocol",
     "Job": "orchestrator.api.jobs",
     "JobError": "orchestrator.errors",
-    "JobState": "orchestrator.launch.executor",
+    "JobState": "orchestrator.launch.executor_protocol",
     "OrchestratorError": "orchestrator.errors",
     "PlannedJob": "orchestrator.api.planned_job",
     "Run": "orchestrator.api.runs",
     "RunNotFound": "orchestrator.errors",
     "SchedulerError": "orchestrator.errors",
-    "Scripts": "orchestrator.launch.executor",
+    "Scripts": "orchestrator.launch.executor_protocol",
     "SpecChanged": "orchestrator.errors",
     "SpecError": "orchestrator.errors",
-    "Start": "orchestrator.launch.executor",
-    "SubmittedIds": "orchestrator.launch.executor",
+    "Start": "orchestrator.launch.executor_protocol",
+    "SubmittedIds": "orchestrator.launch.executor_protocol",
     "TrackerFactory": "orchestrator.tracking.trackers",
     "TrackerSink": "orchestrator.tracking.stream",
     "TunedJob": "orchestrator.api.jobs",

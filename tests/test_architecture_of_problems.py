@@ -38,7 +38,7 @@ def test_every_problem_has_a_code() -> None:
 
 # Files that compare messages or collect them in sets, keys or tuples: to say or to find words, and to decide nothing.
 GOES_BY_WORDS = {
-    "api/starts/preflight.py": "a start says a sentence once, of however many fields it is",
+    "api/starts/start_warnings.py": "a start says a sentence once, of however many fields it is",
     "review/query.py": "a person looks for words",
     "runtime/checkpointing/checkpointer.py": "what several ranks say is said once",
 }

@@ -19,7 +19,7 @@ from orchestrator.api.starts.submission import requested, submit_job, with_clust
 from orchestrator.api.targets import TargetOptions, load_named
 from orchestrator.api.tuning import search_layouts, tuning_task
 from orchestrator.errors import UserError
-from orchestrator.launch.executor import is_started_here
+from orchestrator.launch.executor_protocol import is_started_here
 from orchestrator.planning.checks.preflight_checks import runs_dir_of
 from orchestrator.planning.memory import capacity
 from orchestrator.run_directory.rundir import RunDir

@@ -17,7 +17,7 @@ from orchestrator.launch.local.launcher import Severity, Watcher, command_elsewh
 from orchestrator.launch.local.restarts import launch_with_restarts
 from orchestrator.launch.run_names import shown_name
 from orchestrator.launch.states.run_states import last_iteration, status_of
-from orchestrator.launch.terminal import watcher_for
+from orchestrator.launch.terminal_watcher import watcher_for
 from orchestrator.run_directory.checkpoints.commit_markers import committed
 from orchestrator.run_directory.exits.causes import Exit
 from orchestrator.run_directory.rundir import RunDir, in_command

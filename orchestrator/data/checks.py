@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from orchestrator.data.chat.packing import loss_mask_prefix, usable
+from orchestrator.data.chat.conversation_packing import loss_mask_prefix, usable
 from orchestrator.data.chat.stored_images import images_problem
 from orchestrator.data.indexed_dataset.header import (
     HEADER,

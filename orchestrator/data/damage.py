@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from itertools import pairwise
 from pathlib import Path
 
-from orchestrator.data.chat.packing import loss_mask_prefix
+from orchestrator.data.chat.conversation_packing import loss_mask_prefix
 from orchestrator.data.chat.stored_images import has_images, images_damage, images_prefix
 from orchestrator.data.indexed_dataset.header import HEADER, IndexHeader, damaged, idx_path, read_index
 from orchestrator.data.indexed_dataset.manifest import manifest_path, read_manifest

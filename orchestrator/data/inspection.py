@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from orchestrator.data.chat.packing import COUNTS, PATCH, loss_mask_prefix
+from orchestrator.data.chat.conversation_packing import COUNTS, PATCH, loss_mask_prefix
 from orchestrator.data.chat.stored_images import vision_of
 from orchestrator.data.checks import mask_problem
 from orchestrator.data.damage import refuse_damage, refuse_lost_images

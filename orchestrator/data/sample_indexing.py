@@ -9,7 +9,7 @@ import json
 import sys
 from typing import Any
 
-from orchestrator.data.samples.sample_index import IndexAnswer, IndexedSet, IndexRequest
+from orchestrator.data.samples.index_requests import IndexAnswer, IndexedSet, IndexRequest
 from orchestrator.errors import MissingDependency, OrchestratorError
 
 try:

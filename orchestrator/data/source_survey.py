@@ -8,7 +8,7 @@ from os.path import normpath
 from pathlib import Path
 from typing import NamedTuple
 
-from orchestrator.data.chat.packing import loss_mask_prefix
+from orchestrator.data.chat.conversation_packing import loss_mask_prefix
 from orchestrator.data.chat.stored_images import images_prefix
 from orchestrator.data.checks import conversations_problem, tokenizer_problem
 from orchestrator.data.damage import refuse_damage

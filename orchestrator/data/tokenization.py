@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
+from orchestrator.data.chat.conversation_packing import loss_mask_prefix
 from orchestrator.data.chat.encoding import IMAGES_DTYPE, MASK_DTYPE, ChatEncoder, chat_template, patch_token
-from orchestrator.data.chat.packing import loss_mask_prefix
 from orchestrator.data.chat.stored_images import images_prefix
 from orchestrator.data.chat.templates import ChatTemplate, reads_day
 from orchestrator.data.indexed_dataset.header import partial_path

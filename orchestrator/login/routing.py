@@ -17,7 +17,7 @@ from orchestrator.cluster_profiles import find_profile, read_profile
 from orchestrator.errors import OrchestratorError, UserError
 from orchestrator.http.listening import TOKEN_VARIABLE, is_loopback, listen
 from orchestrator.launch.code.repository_files import repository_of
-from orchestrator.launch.executor import executor_of, is_started_here
+from orchestrator.launch.executor_protocol import executor_of, is_started_here
 from orchestrator.launch.runs import find_run
 from orchestrator.login.archives import project_of
 from orchestrator.login.command import Command, Word

@@ -9,7 +9,7 @@ import torch
 from orchestrator.run_directory.events.types import Finished, StepSkipped, StopRequested
 from orchestrator.runtime.callbacks.base import Callback
 from orchestrator.runtime.forward_backward import run_micro_batches
-from orchestrator.runtime.optimizer import loss_scale, update
+from orchestrator.runtime.optimizer_step import loss_scale, update
 from orchestrator.runtime.processes.exits import DivergenceError, Outcome
 from orchestrator.runtime.processes.garbage import collect, collected_by_hand
 from orchestrator.runtime.session import Session

@@ -13,7 +13,7 @@ from orchestrator.planning.training_schedule.batch import BatchSchedule
 from orchestrator.planning.training_schedule.hyperparameters import HyperparameterSchedule
 from orchestrator.planning.vocabulary import Vocabulary
 from orchestrator.run_directory.events.types import Event
-from orchestrator.runtime.batches import BatchStream, MicroBatchSampler
+from orchestrator.runtime.batch_sampler import BatchStream, MicroBatchSampler
 from orchestrator.runtime.checkpointing.checkpointer import Checkpointer
 from orchestrator.runtime.cuda_graphs import CapturedPasses
 from orchestrator.runtime.network.auxiliary_losses import AuxiliaryLosses

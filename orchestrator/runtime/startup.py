@@ -10,8 +10,8 @@ import megatron.core
 import torch
 
 from orchestrator.data.samples.datasets import Datasets, build_datasets
+from orchestrator.data.samples.index_requests import sample_index_dir
 from orchestrator.data.samples.position import DataPosition, position_of
-from orchestrator.data.samples.sample_index import sample_index_dir
 from orchestrator.data.tasks.dataset import examples_line, open_task
 from orchestrator.data.tokenizers.tokenizer import load_tokenizer
 from orchestrator.errors import UserError
@@ -27,7 +27,7 @@ from orchestrator.run_directory.events.types import Hang, Resumed, Started
 from orchestrator.run_directory.lease import Lease
 from orchestrator.run_directory.rundir import RunDir
 from orchestrator.runtime import megatron_compat
-from orchestrator.runtime.batches import RandomTokens
+from orchestrator.runtime.batch_sampler import RandomTokens
 from orchestrator.runtime.checkpointing.checkpointer import Checkpointer
 from orchestrator.runtime.checkpointing.parallel_layout import layout
 from orchestrator.runtime.checkpointing.restoration import Restored, restore
@@ -43,7 +43,7 @@ from orchestrator.runtime.network.auxiliary_losses import AuxiliaryLosses, auxil
 from orchestrator.runtime.network.communicators import connect
 from orchestrator.runtime.network.gradient_reduction import loss_scaling
 from orchestrator.runtime.network.model import build_chunks, parameter_count, transformer_config, wrap_data_parallel
-from orchestrator.runtime.optimizer import build_optimizer, parts_of
+from orchestrator.runtime.optimizer_step import build_optimizer, parts_of
 from orchestrator.runtime.processes.control import Control, StopRequest
 from orchestrator.runtime.processes.device import Device, grow_in_place
 from orchestrator.runtime.processes.exits import HANG_EXIT_CODE, Outcome, write_exit_record

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import starmap
 from typing import Any, Literal
 
-from orchestrator.launch.executor import states_of
+from orchestrator.launch.executor_protocol import states_of
 from orchestrator.launch.states.run_states import RunStatus, readable_statuses, unreadable
 from orchestrator.launch.states.state_words import State as RunState
 from orchestrator.sweeps.ledger import Entry, Submission, SweepDir, SweepPlan

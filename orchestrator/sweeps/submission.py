@@ -14,7 +14,7 @@ from typing import Any, Protocol, runtime_checkable
 from orchestrator.errors import JobError, UserError
 from orchestrator.files.stored_files import open_stored, open_to_append
 from orchestrator.launch.code.snapshot import place_of
-from orchestrator.launch.executor import Start, executor_of, submit
+from orchestrator.launch.executor_protocol import Start, executor_of, submit
 from orchestrator.launch.start_checks import saved_nothing
 from orchestrator.run_directory.events.ledger import CellsSubmitted
 from orchestrator.run_directory.rundir import RunDir, write_atomically

@@ -63,7 +63,7 @@ def measure(folder: Path, workers: int) -> dict[str, Any]:
     from orchestrator.data.samples.datasets import build_datasets
     from orchestrator.data.tokenizers.tokenizer import load_tokenizer
     from orchestrator.planning.training_schedule.batch import BatchSchedule
-    from orchestrator.runtime.batches import BatchStream, MicroBatchSampler
+    from orchestrator.runtime.batch_sampler import BatchStream, MicroBatchSampler
     from orchestrator.runtime.processes.device import select_device
     from orchestrator.runtime.steps.gpt import NextToken
     from orchestrator.spec.loading import load_job

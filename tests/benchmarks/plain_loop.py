@@ -40,7 +40,7 @@ from orchestrator.planning.vocabulary import vocabulary
 from orchestrator.run_directory.rundir import RunDir, write_atomically
 from orchestrator.runtime import megatron_compat
 from orchestrator.runtime.__main__ import write_log_to_run
-from orchestrator.runtime.batches import BatchStream, MicroBatchSampler
+from orchestrator.runtime.batch_sampler import BatchStream, MicroBatchSampler
 from orchestrator.runtime.network.initialization import Stream, initialize_weights
 from orchestrator.runtime.processes.device import Device, select_device
 from orchestrator.runtime.processes.process_groups import (

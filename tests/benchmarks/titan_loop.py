@@ -30,7 +30,7 @@ from orchestrator.planning.training_schedule.batch import BatchSchedule
 from orchestrator.planning.vocabulary import vocabulary
 from orchestrator.run_directory.rundir import RunDir, write_atomically
 from orchestrator.runtime.__main__ import write_log_to_run
-from orchestrator.runtime.batches import MicroBatchSampler
+from orchestrator.runtime.batch_sampler import MicroBatchSampler
 from orchestrator.runtime.startup import open_data
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import load_resolved

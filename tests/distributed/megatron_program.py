@@ -29,7 +29,7 @@ from orchestrator.planning.vocabulary import vocabulary
 from orchestrator.runtime import megatron_compat
 from orchestrator.runtime.checkpointing import checkpoint_reader
 from orchestrator.runtime.network.model import build_chunks, transformer_config, wrap_data_parallel
-from orchestrator.runtime.optimizer import build_optimizer
+from orchestrator.runtime.optimizer_step import build_optimizer
 from orchestrator.runtime.processes.device import select_device
 from orchestrator.runtime.processes.process_groups import seed_everything, start_process_groups, stop_process_groups
 from orchestrator.spec.loading import load_resolved

@@ -21,7 +21,7 @@ from orchestrator.spec.job import JobSpec
 pytestmark = [pytest.mark.distributed, pytest.mark.slow("each layout trains on real ranks")]
 
 MASKED = """
-from orchestrator.runtime.batches import RandomTokens
+from orchestrator.runtime.batch_sampler import RandomTokens
 _item = RandomTokens.__getitem__
 def item(self, index):
     sample = _item(self, index)

@@ -18,7 +18,7 @@ from torch.nn import functional
 from orchestrator.conversion.tensors.stored_weights import StoredWeights
 from orchestrator.run_directory.checkpoints.commit_markers import committed
 from orchestrator.run_directory.rundir import RunDir
-from orchestrator.runtime.batches import RandomTokens
+from orchestrator.runtime.batch_sampler import RandomTokens
 from orchestrator.spec.job import JobSpec
 
 pytestmark = [pytest.mark.distributed, pytest.mark.slow("each run trains on real ranks")]

@@ -72,7 +72,7 @@ ROUTING: dict[str, dict[str, Any]] = {
 }
 PLAIN = f"""
 import os
-from orchestrator.runtime.layers import experts
+from orchestrator.runtime.layers import expert_kernels
 os.environ["{GROUPED_PRODUCTS}"] = "0"
 experts._has = lambda names: False
 """

@@ -23,7 +23,7 @@ from orchestrator.executors.slurm.client import cancel, job_states, submit
 from orchestrator.executors.slurm.discovery import discover
 from orchestrator.executors.slurm.requeue_command import requeue
 from orchestrator.fields.nodelist import compact_nodelist, expand_nodelist
-from orchestrator.launch.executor import JobState
+from orchestrator.launch.executor_protocol import JobState
 from orchestrator.planning.checks.partition_limits import what_is_refused
 from orchestrator.spec.loading import load_text
 

@@ -19,10 +19,10 @@ from orchestrator.api.starts.continuation import (
     take_changes,
 )
 from orchestrator.api.starts.data_preparation import check_sources, prepare_here
-from orchestrator.api.starts.preflight import HERE, check_start
 from orchestrator.api.starts.previous_launch import wait_for_previous
 from orchestrator.api.starts.reporter import Reporter
 from orchestrator.api.starts.run_sentences import ending, label
+from orchestrator.api.starts.start_warnings import HERE, check_start
 from orchestrator.errors import JobError, OrchestratorError, UserError
 from orchestrator.launch.local.background import start_in_background
 from orchestrator.launch.local.launcher import Severity

@@ -10,11 +10,11 @@ from typing import NamedTuple
 from orchestrator.api.planned_job import plan_loaded
 from orchestrator.api.starts.continuation import NoStart, StartOptions
 from orchestrator.api.starts.data_preparation import check_sources
-from orchestrator.api.starts.preflight import HERE, ON_A_CLUSTER, check_start, verdict_on
 from orchestrator.api.starts.previous_launch import wait_for_previous
 from orchestrator.api.starts.reporter import Reporter
 from orchestrator.api.starts.run_sentences import label
 from orchestrator.api.starts.spec_changes import check_length, describe_changes, refuse, samples_again
+from orchestrator.api.starts.start_warnings import HERE, ON_A_CLUSTER, check_start, verdict_on
 from orchestrator.api.starts.submission import cluster_of
 from orchestrator.errors import RunIsHeld, UserError
 from orchestrator.kernel_selection.changes import diff_jobs

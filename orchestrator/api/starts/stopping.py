@@ -8,7 +8,7 @@ from typing import NamedTuple
 from orchestrator.api.starts.reporter import Reporter
 from orchestrator.api.starts.run_sentences import label
 from orchestrator.errors import JobError
-from orchestrator.launch.executor import executor
+from orchestrator.launch.executor_protocol import executor
 from orchestrator.launch.notifications.process import tell_of_withdrawn
 from orchestrator.launch.processes.launch_processes import end_processes
 from orchestrator.launch.processes.stop_request import ended_by_force, request_stop

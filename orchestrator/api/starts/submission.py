@@ -18,16 +18,16 @@ from orchestrator.api.starts.continuation import (
     take_changes,
 )
 from orchestrator.api.starts.data_preparation import check_sources
-from orchestrator.api.starts.preflight import ON_A_CLUSTER, check_start
 from orchestrator.api.starts.reporter import Reporter
 from orchestrator.api.starts.run_sentences import label
+from orchestrator.api.starts.start_warnings import ON_A_CLUSTER, check_start
 from orchestrator.api.targets import TargetOptions
 from orchestrator.cluster_profiles import load_profile
 from orchestrator.data.source_survey import Source, to_be_made
 from orchestrator.errors import UserError
 from orchestrator.launch.code.snapshot import place_of
 from orchestrator.launch.continuation import Continuation
-from orchestrator.launch.executor import Executor, Start, executor_of, submit
+from orchestrator.launch.executor_protocol import Executor, Start, executor_of, submit
 from orchestrator.launch.runs import find_run, taken_back
 from orchestrator.launch.start_checks import refuse_without_checkpoint
 from orchestrator.launch.states.run_states import status_of

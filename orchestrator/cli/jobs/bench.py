@@ -12,7 +12,7 @@ import typer
 
 from orchestrator.api.planned_job import plan_loaded, vocabulary_size_of
 from orchestrator.api.starts.data_preparation import check_sources
-from orchestrator.api.starts.preflight import tell_of_measurement
+from orchestrator.api.starts.start_warnings import tell_of_measurement
 from orchestrator.bench.measurement import MeasurementRequest, bench_job, measure, new_run
 from orchestrator.bench.report import Report, report_of
 from orchestrator.bench.text import (
@@ -31,7 +31,7 @@ from orchestrator.cli.outputs import refuse_printed
 from orchestrator.errors import JobError, OrchestratorError, UserError, file_refusal
 from orchestrator.launch.local.launcher import Watcher
 from orchestrator.launch.start_checks import check_installed
-from orchestrator.launch.terminal import watcher_for
+from orchestrator.launch.terminal_watcher import watcher_for
 from orchestrator.planning.checks.preflight_checks import runs_dir_of
 from orchestrator.planning.hardware import device_of
 from orchestrator.run_directory.rundir import RunDir, write_atomically

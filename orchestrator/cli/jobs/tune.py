@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from orchestrator.api.starts.preflight import tell_of_measurement
+from orchestrator.api.starts.start_warnings import tell_of_measurement
 from orchestrator.api.targets import TargetOptions, load_named
 from orchestrator.api.tuning import TuningTask, has_room, search_layouts, tuning_task
 from orchestrator.cli.common import AsJson, JobFiles, Overrides, RunsDir, end_with, print_json, warn

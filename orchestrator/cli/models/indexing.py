@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from orchestrator.cli.common import AsJson, JobFiles, Overrides, RunsDir, print_json
-from orchestrator.data.samples.sample_index import (
+from orchestrator.data.samples.index_requests import (
     IndexAnswer,
     IndexedSet,
     IndexedSource,

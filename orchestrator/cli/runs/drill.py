@@ -8,7 +8,7 @@ import typer
 
 from orchestrator.api.planned_job import plan_loaded
 from orchestrator.api.starts.data_preparation import check_sources
-from orchestrator.api.starts.preflight import HERE, check_start, verdict_on_all
+from orchestrator.api.starts.start_warnings import HERE, check_start, verdict_on_all
 from orchestrator.cli.common import AllowWarnings, AsJson, JobFiles, Overrides, RunsDir, aligned, print_json, warn
 from orchestrator.cli.data_preparation import prepare_first
 from orchestrator.errors import UserError

@@ -10,7 +10,7 @@ import typer
 
 from orchestrator.api.plan_rows import layout_line
 from orchestrator.api.starts.continuation import NoStart, StartOptions
-from orchestrator.api.starts.preflight import ON_A_CLUSTER, check_start
+from orchestrator.api.starts.start_warnings import ON_A_CLUSTER, check_start
 from orchestrator.api.starts.submission import (
     Request,
     described,
@@ -28,7 +28,7 @@ from orchestrator.cli.runs.sweeps.sweep_run import SweepOptions, start_sweep
 from orchestrator.cli.terminal import Terminal
 from orchestrator.errors import UserError
 from orchestrator.launch.code.snapshot import place_of
-from orchestrator.launch.executor import Start, executor_of, is_started_here
+from orchestrator.launch.executor_protocol import Start, executor_of, is_started_here
 from orchestrator.launch.hosts import run_on_hosts
 from orchestrator.launch.processes.stop_request import sigterm_as_ctrl_c
 from orchestrator.launch.runs import next_run_dir

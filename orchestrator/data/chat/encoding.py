@@ -11,10 +11,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from orchestrator.data.chat.assistant_spans import squeezed
+from orchestrator.data.chat.conversation_packing import COUNTS, PATCH
 from orchestrator.data.chat.conversations import Message, parse_conversation
 from orchestrator.data.chat.images import IMAGE
 from orchestrator.data.chat.native_images import most_images, stored_image
-from orchestrator.data.chat.packing import COUNTS, PATCH
 from orchestrator.data.chat.stored_images import bytes_per_image
 from orchestrator.data.chat.templates import (
     CHATML,

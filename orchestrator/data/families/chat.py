@@ -12,8 +12,8 @@ from megatron.core.datasets.blended_megatron_dataset_config import BlendedMegatr
 from megatron.core.datasets.indexed_dataset import IndexedDataset
 from megatron.core.datasets.megatron_dataset import MegatronDataset
 
+from orchestrator.data.chat.conversation_packing import COUNTS, PATCH, loss_mask_prefix, pack, usable
 from orchestrator.data.chat.native_images import images_in
-from orchestrator.data.chat.packing import COUNTS, PATCH, loss_mask_prefix, pack, usable
 from orchestrator.data.chat.stored_images import has_images, images_prefix
 from orchestrator.data.indexed_dataset.header import bin_path, read_index
 from orchestrator.spec.sections.chat import ChatSpec

@@ -10,7 +10,7 @@ from megatron.core.datasets import helpers
 from megatron.core.datasets.blended_megatron_dataset_builder import BlendedMegatronDatasetBuilder
 from megatron.core.datasets.utils import normalize
 
-from orchestrator.data.samples.blend_samples import blend_counts, length_of
+from orchestrator.data.samples.predicted_blend import blend_counts, length_of
 
 
 class BlendBuilder(BlendedMegatronDatasetBuilder):

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch.utils.data import Dataset
 
-from orchestrator.data.chat.packing import loss_mask_prefix
+from orchestrator.data.chat.conversation_packing import loss_mask_prefix
 from orchestrator.data.chat.stored_images import has_images, images_prefix
 from orchestrator.data.checks import (
     BLEND,
@@ -30,10 +30,10 @@ from orchestrator.data.families.registry import dataset_family
 from orchestrator.data.indexed_dataset.header import bin_path, idx_path
 from orchestrator.data.indexed_dataset.locking import locked
 from orchestrator.data.samples.blend_builder import BlendBuilder
-from orchestrator.data.samples.blend_samples import SURPLUS, asked_of_blend
+from orchestrator.data.samples.continued_samples import continued_samples
+from orchestrator.data.samples.index_requests import IndexFiles
 from orchestrator.data.samples.position import DataPosition
-from orchestrator.data.samples.sample_index import IndexFiles
-from orchestrator.data.samples.sample_order import continued_samples
+from orchestrator.data.samples.predicted_blend import SURPLUS, asked_of_blend
 from orchestrator.data.tokenizers.tokenizer import Tokenizer
 from orchestrator.errors import DataError, UserError
 from orchestrator.spec.model import ModelSpec

@@ -10,8 +10,8 @@ import numpy as np
 from megatron.core.datasets.masked_dataset import MaskedWordPieceDataset
 
 from orchestrator.data.families.chat import ChatDataset
-from orchestrator.data.samples.blend_samples import samples_of
-from orchestrator.data.samples.sample_index import IndexedSource
+from orchestrator.data.samples.index_requests import IndexedSource
+from orchestrator.data.samples.predicted_blend import samples_of
 
 _CHUNK = 1 << 22
 """Entries of an index that are read at once: it may be larger than the memory."""

@@ -2,7 +2,7 @@
 
 A source gives its samples in one order for the whole run: first the order that megatron-core makes for the samples that
 the run was to draw when it began, or of one epoch where the run began to draw from it later; then whole epochs, one by
-one (`data/samples/sample_order.py`). A blend draws from its sources from the sample at which it came into force.
+one (`data/samples/continued_samples.py`). A blend draws from its sources from the sample at which it came into force.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from orchestrator.data.samples.blend_samples import (
+from orchestrator.data.samples.predicted_blend import (
     asked_of_blend,
     blend_counts,
 )

@@ -15,7 +15,7 @@ from orchestrator import errors
 from orchestrator.errors import JobError, UserError
 from orchestrator.executors.slurm.batch_script import render_sbatch, sbatch_options
 from orchestrator.launch.code.snapshot import place_of
-from orchestrator.launch.executor import Place
+from orchestrator.launch.executor_protocol import Place
 from orchestrator.launch.scripts.render import render_template, shell_quote
 from orchestrator.launch.start_checks import saved_nothing
 from orchestrator.run_directory.rundir import write_atomically

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.errors import UserError
-from orchestrator.launch.executor import Place
+from orchestrator.launch.executor_protocol import Place
 from orchestrator.launch.scripts.render import render_template, script_environment
 from orchestrator.run_directory.rundir import RunDir
 from orchestrator.safe_path import RUNTIME_MODULE

@@ -14,7 +14,7 @@ from orchestrator.errors import PerhapsSubmitted, SchedulerError, UserError
 from orchestrator.executors.slurm.commands import SUBMIT_SECONDS, Answer, failure, run, unreachable, words_of
 from orchestrator.executors.slurm.refusals import refusal
 from orchestrator.fields.nodelist import expand_nodelist
-from orchestrator.launch.executor import JobState, Warn
+from orchestrator.launch.executor_protocol import JobState, Warn
 
 _CAUSES = {
     "TIMEOUT": "time_limit",

@@ -10,7 +10,7 @@ from orchestrator.executors.slurm.arrays import cluster_request, submit
 from orchestrator.executors.slurm.batch_script import render_sbatch, sbatch_options
 from orchestrator.executors.slurm.preparation import data_options, render_preparation
 from orchestrator.executors.slurm.submission import profile, submit_run
-from orchestrator.launch.executor import JobState, Scripts, Start, SubmittedIds, Warn
+from orchestrator.launch.executor_protocol import JobState, Scripts, Start, SubmittedIds, Warn
 from orchestrator.sweeps.submission import SweepStart
 
 ID_OF_THE_DATA_JOB = "DATA_JOB"

@@ -8,7 +8,7 @@ from dataclasses import replace
 from os.path import abspath
 from pathlib import Path
 
-from orchestrator.data.chat.packing import loss_mask_prefix
+from orchestrator.data.chat.conversation_packing import loss_mask_prefix
 from orchestrator.data.chat.stored_images import images_prefix
 from orchestrator.data.indexed_dataset.header import bin_path, idx_path
 from orchestrator.data.indexed_dataset.manifest import manifest_path
@@ -22,7 +22,7 @@ from orchestrator.executors.slurm.batch_script import (
     slurm_time,
 )
 from orchestrator.executors.slurm.client import job_states, submit
-from orchestrator.launch.executor import Place, Warn
+from orchestrator.launch.executor_protocol import Place, Warn
 from orchestrator.launch.scripts.render import render_template
 from orchestrator.launch.states.submitted_job import data_job
 from orchestrator.run_directory.events.log import EventLog

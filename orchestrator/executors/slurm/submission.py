@@ -6,7 +6,7 @@ from orchestrator.errors import OrchestratorError, PerhapsSubmitted
 from orchestrator.executors.slurm.batch_script import render_sbatch
 from orchestrator.executors.slurm.client import cancel, submit
 from orchestrator.executors.slurm.preparation import submit_preparation
-from orchestrator.launch.executor import Start, SubmittedIds, Warn
+from orchestrator.launch.executor_protocol import Start, SubmittedIds, Warn
 from orchestrator.run_directory.rundir import write_atomically
 from orchestrator.spec.cluster import ClusterSpec
 

@@ -22,7 +22,7 @@ from orchestrator.executors.ssh.connection import Connection
 from orchestrator.executors.ssh.copies import RunCopy, code_copy
 from orchestrator.executors.ssh.messages import SECONDS_BETWEEN_SIGNS
 from orchestrator.fields.values import environment_references
-from orchestrator.launch.executor import Place
+from orchestrator.launch.executor_protocol import Place
 from orchestrator.launch.hosts import hosts_of, run_on_hosts
 from orchestrator.launch.processes.launch_processes import LAUNCH_VARIABLE
 from orchestrator.launch.processes.stop_request import stop_at_once

@@ -17,7 +17,7 @@ from typing import Any
 from orchestrator.executors.ssh.copies import shell_line
 from orchestrator.executors.ssh.messages import CONNECTION_LOST, Ready, line_of, read_message, read_ready
 from orchestrator.executors.ssh.options import SSH
-from orchestrator.launch.executor import Place
+from orchestrator.launch.executor_protocol import Place
 from orchestrator.safe_path import module_command
 
 HOST_MODULE = "orchestrator.executors.ssh.host"

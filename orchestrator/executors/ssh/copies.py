@@ -24,7 +24,7 @@ from pathlib import Path
 
 from orchestrator.executors.ssh.options import SSH
 from orchestrator.launch.code.snapshot import copy_code
-from orchestrator.launch.executor import Place
+from orchestrator.launch.executor_protocol import Place
 from orchestrator.launch.hosts import run_on_hosts
 from orchestrator.run_directory.rundir import RunDir, append_lines, read_lines, write_atomically
 from orchestrator.spec.job import JobSpec

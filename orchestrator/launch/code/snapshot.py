@@ -23,7 +23,7 @@ from orchestrator import version
 from orchestrator.errors import UserError
 from orchestrator.launch.code.repository_files import check_size, listed, repository_of
 from orchestrator.launch.code.sent_project import SentProject, sent_project
-from orchestrator.launch.executor import Place
+from orchestrator.launch.executor_protocol import Place
 from orchestrator.resources import resource_root
 from orchestrator.run_directory.rundir import RunDir
 from orchestrator.spec.job import JobSpec

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from orchestrator.errors import Problem, UserError
-from orchestrator.launch.executor import Place, Start, executor_of
+from orchestrator.launch.executor_protocol import Place, Start, executor_of
 from orchestrator.launch.scripts.render import render
 from orchestrator.run_directory.rundir import RunDir
 from orchestrator.spec.cluster import ClusterSpec

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from orchestrator.errors import OrchestratorError
-from orchestrator.launch.executor import JobState, states_of
+from orchestrator.launch.executor_protocol import JobState, states_of
 from orchestrator.launch.states.state_words import (
     SECONDS_TO_TAKE_THE_LEASE,
     State,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from orchestrator.files.stored_files import NotStoredError
-from orchestrator.launch.executor import DEFAULT, JobState
+from orchestrator.launch.executor_protocol import DEFAULT, JobState
 from orchestrator.run_directory.events.log import EventLog
 from orchestrator.run_directory.events.types import (
     DataFailed,

@@ -7,7 +7,7 @@ from functools import lru_cache
 from os.path import normpath
 from typing import NamedTuple
 
-from orchestrator.data.chat.packing import pack, usable
+from orchestrator.data.chat.conversation_packing import pack, usable
 from orchestrator.data.checks import (
     PARTS,
     Part,
@@ -17,7 +17,7 @@ from orchestrator.data.checks import (
     used_parts,
 )
 from orchestrator.data.indexed_dataset.header import IndexHeader, tokens_before
-from orchestrator.data.samples.blend_samples import Draws, asked_of_sources, built, length_of, samples_of
+from orchestrator.data.samples.predicted_blend import Draws, asked_of_sources, built, length_of, samples_of
 from orchestrator.data.source_survey import Source, survey_job
 from orchestrator.planning.blend.findings import notes, warnings
 from orchestrator.planning.blend.report import BlendReport, Conversations, PartPlan, SourcePlan

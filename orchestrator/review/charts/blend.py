@@ -1,6 +1,6 @@
 """What a run has taken from each source of its data so far, and what it will have taken at its end.
 
-Exact where the spec says it all: who gives which sample of a blend is arithmetic (data/samples/blend_samples.py), as
+Exact where the spec says it all: who gives which sample of a blend is arithmetic (data/samples/predicted_blend.py), as
 long as one spec is followed. What is not exact is said in `remarks`.
 """
 
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from orchestrator.data.checks import path_names
-from orchestrator.data.samples.blend_samples import Draws
+from orchestrator.data.samples.predicted_blend import Draws
 from orchestrator.errors import OrchestratorError
 from orchestrator.planning.blend import blend_report
 from orchestrator.planning.blend.report import BlendReport, Conversations, PartPlan, SourcePlan

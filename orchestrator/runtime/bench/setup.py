@@ -11,7 +11,7 @@ import torch
 
 from orchestrator.kernel_selection.libraries import versions_of
 from orchestrator.runtime.layers.config import LayerConfig, defaults_beyond_megatron
-from orchestrator.runtime.optimizer import parts_of
+from orchestrator.runtime.optimizer_step import parts_of
 from orchestrator.runtime.session import Session
 
 _NCCL: Any = torch.cuda.nccl  # has no types, nor has the other

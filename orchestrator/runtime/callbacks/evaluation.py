@@ -13,7 +13,7 @@ from torch.utils.data import Dataset
 
 from orchestrator.run_directory.events.log import EventLog
 from orchestrator.run_directory.events.types import EvaluationSkipped, Started
-from orchestrator.runtime.batches import MicroBatchSampler
+from orchestrator.runtime.batch_sampler import MicroBatchSampler
 from orchestrator.runtime.callbacks.base import Callback
 from orchestrator.runtime.callbacks.logging import loss_metrics
 from orchestrator.runtime.forward_backward import run_micro_batches

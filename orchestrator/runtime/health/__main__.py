@@ -15,8 +15,8 @@ import time
 from pathlib import Path
 
 from orchestrator.run_directory.rundir import RunDir, write_atomically
-from orchestrator.runtime.health import time_limit
-from orchestrator.runtime.health.node import check_node
+from orchestrator.runtime.health import forked_call
+from orchestrator.runtime.health.node_check import check_node
 from orchestrator.runtime.health.rendezvous import Coordinator, Meeting, participate
 from orchestrator.runtime.health.verdict import Fault, Limits, Verdict, node_faults
 
@@ -53,7 +53,7 @@ def _first_node(meeting: Meeting, run: RunDir, limits: Limits) -> int:
     try:
         verdict = _lead(meeting, run, limits)
     except RuntimeError as error:
-        print(f"health check: {meeting.names[0]} cannot lead it: {time_limit.one_line(error)}", file=sys.stderr)
+        print(f"health check: {meeting.names[0]} cannot lead it: {forked_call.one_line(error)}", file=sys.stderr)
         return BROKEN
     return HEALTHY if verdict.healthy else UNHEALTHY
 
@@ -68,7 +68,7 @@ def _lead(meeting: Meeting, run: RunDir, limits: Limits) -> Verdict:
         return verdict
     parent, participant = os.getpid(), os.fork()
     if participant == 0:
-        time_limit.die_with(parent)
+        forked_call.die_with(parent)
         _other_node(meeting, run, limits, quiet=True)
         os._exit(0)
     try:
@@ -86,11 +86,11 @@ def _other_node(meeting: Meeting, run: RunDir, limits: Limits, quiet: bool = Fal
     """Take part. When node 0 gives no verdict, it is the one at fault."""
     first = meeting.names[0]
     try:
-        verdict = time_limit.call(lambda: participate(meeting, run, limits), meeting.seconds)
+        verdict = forked_call.call(lambda: participate(meeting, run, limits), meeting.seconds)
         return HEALTHY if verdict["healthy"] else UNHEALTHY
     except TimeoutError:
         what = f"{first} gave no result within {meeting.seconds:.0f} s"
-    except time_limit.CallFailedError as error:
+    except forked_call.CallFailedError as error:
         if error.kind not in _NODE_0_IS_GONE:
             print(f"health check: it failed on {meeting.names[meeting.rank]}: {error}", file=sys.stderr)
             return BROKEN
@@ -121,8 +121,8 @@ def _publish(verdict: Verdict, run: RunDir) -> None:
 
 def _has_report(run: RunDir) -> bool:
     try:
-        return bool(time_limit.call(run.health_report(_launch_id()).exists, _REPORT_SECONDS))
-    except (TimeoutError, time_limit.CallFailedError):
+        return bool(forked_call.call(run.health_report(_launch_id()).exists, _REPORT_SECONDS))
+    except (TimeoutError, forked_call.CallFailedError):
         return False
 
 

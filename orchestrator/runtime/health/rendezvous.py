@@ -21,9 +21,9 @@ from typing import Any
 from torch.distributed import PrefixStore, Store, TCPStore  # type: ignore[attr-defined]
 
 from orchestrator.run_directory.rundir import RunDir
-from orchestrator.runtime.health import time_limit
-from orchestrator.runtime.health.node import check_node
-from orchestrator.runtime.health.pairs import exchange, rounds_of
+from orchestrator.runtime.health import forked_call
+from orchestrator.runtime.health.node_check import check_node
+from orchestrator.runtime.health.node_pairs import exchange, rounds_of
 from orchestrator.runtime.health.verdict import Facts, Limits, Pair, Verdict, blamed, node_faults, pair_faults
 
 _POLL_SECONDS = 0.02
@@ -108,8 +108,8 @@ def _exchange(meeting: Meeting, pair: tuple[int, int], number: int, seconds: flo
         return exchange(store, pair.index(meeting.rank), number, seconds)
 
     try:
-        return {"gigabytes_per_second": time_limit.call(meet, seconds), "message": ""}
-    except (TimeoutError, time_limit.CallFailedError) as error:
+        return {"gigabytes_per_second": forked_call.call(meet, seconds), "message": ""}
+    except (TimeoutError, forked_call.CallFailedError) as error:
         return {"gigabytes_per_second": None, "message": str(error)}
 
 

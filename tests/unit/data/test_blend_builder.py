@@ -22,9 +22,9 @@ from megatron.core.datasets.utils import normalize
 from support.indexed_files import write_indexed
 from support.training import tiny_job
 
-from orchestrator.data.samples.blend_samples import built
 from orchestrator.data.samples.datasets import Datasets, build_datasets
 from orchestrator.data.samples.position import DataPosition, beginning, position_of
+from orchestrator.data.samples.predicted_blend import built
 from orchestrator.data.tokenizers.tokenizer import load_tokenizer
 from orchestrator.planning.blend import blend_report
 from orchestrator.planning.training_schedule.batch import BatchSchedule

@@ -16,9 +16,9 @@ from support.depth import examples
 from support.refused import refused
 from transformers import PreTrainedTokenizerFast
 
+from orchestrator.data.chat.conversation_packing import loss_mask_prefix
 from orchestrator.data.chat.conversations import Message, parse_conversation
 from orchestrator.data.chat.encoding import ChatEncoder, chat_template
-from orchestrator.data.chat.packing import loss_mask_prefix
 from orchestrator.data.chat.templates import CHATML, JinjaTemplate, PlainTemplate
 from orchestrator.data.indexed_dataset.header import bin_path, idx_path, read_index
 from orchestrator.data.indexed_dataset.manifest import read_manifest

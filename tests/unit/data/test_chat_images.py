@@ -16,10 +16,10 @@ from support.pictures import PATCH_SIZE, PATCHES, SIZE, SIZES, talk, written
 from support.refused import refused
 from transformers import PreTrainedTokenizerFast
 
+from orchestrator.data.chat.conversation_packing import PATCH
 from orchestrator.data.chat.conversations import parse_conversation
 from orchestrator.data.chat.encoding import ChatEncoder, chat_template
 from orchestrator.data.chat.images import IMAGE
-from orchestrator.data.chat.packing import PATCH
 from orchestrator.data.chat.stored_images import images_prefix
 from orchestrator.data.chat.templates import CHATML, JinjaTemplate, PlainTemplate
 from orchestrator.data.indexed_dataset.header import read_index

@@ -18,10 +18,10 @@ from tokenizers import Tokenizer as LibraryTokenizer
 from tokenizers import processors
 from transformers import CLIPImageProcessor, LlavaProcessor, PreTrainedTokenizerFast
 
+from orchestrator.data.chat.conversation_packing import COUNTS, PATCH
 from orchestrator.data.chat.conversations import Message, parse_conversation
 from orchestrator.data.chat.encoding import ChatEncoder, chat_template
 from orchestrator.data.chat.images import IMAGE
-from orchestrator.data.chat.packing import COUNTS, PATCH
 from orchestrator.data.chat.parts import to_parts
 from orchestrator.data.chat.templates import JinjaTemplate
 from orchestrator.data.input.images import pixels

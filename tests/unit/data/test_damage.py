@@ -22,7 +22,7 @@ from support.limits import set_limits
 from support.refusals import before
 from support.refused import refused
 
-from orchestrator.data.chat.packing import loss_mask_prefix, usable
+from orchestrator.data.chat.conversation_packing import loss_mask_prefix, usable
 from orchestrator.data.checks import check_data
 from orchestrator.data.damage import index_damage, refuse_damage
 from orchestrator.data.indexed_dataset.header import HEADER, bin_path, idx_path, read_index

@@ -12,8 +12,8 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import Gemma3ImageProcessorPil, Gemma3Processor, PreTrainedTokenizerFast
 from transformers.image_utils import load_image
 
+from orchestrator.data.chat.conversation_packing import PATCH
 from orchestrator.data.chat.encoding import ChatEncoder
-from orchestrator.data.chat.packing import PATCH
 from orchestrator.data.chat.stored_images import images_problem
 from orchestrator.data.chat.templates import PlainTemplate
 from orchestrator.data.indexed_dataset.header import read_index

@@ -16,7 +16,7 @@ from support.pictures import PATCH_SIZE, PATCHES, SIZE, SIZES, talk, written
 from support.refusals import after, fail_at
 from support.refused import refused
 
-from orchestrator.data.chat.packing import PATCH, loss_mask_prefix
+from orchestrator.data.chat.conversation_packing import PATCH, loss_mask_prefix
 from orchestrator.data.chat.stored_images import images_prefix
 from orchestrator.data.damage import refuse_damage
 from orchestrator.data.indexed_dataset.header import bin_path, idx_path, read_index

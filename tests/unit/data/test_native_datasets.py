@@ -11,8 +11,8 @@ import pytest
 from support.pictures import talk, written
 from tokenizers import Tokenizer, models, pre_tokenizers
 
+from orchestrator.data.chat.conversation_packing import PATCH
 from orchestrator.data.chat.encoding import ChatEncoder, chat_template
-from orchestrator.data.chat.packing import PATCH
 from orchestrator.data.damage import refuse_damage
 from orchestrator.data.indexed_dataset.manifest import read_manifest
 from orchestrator.data.input.images import pixels

@@ -20,7 +20,7 @@ from support.depth import examples
 from support.refusals import before
 from support.refused import refused
 
-from orchestrator.data.chat.packing import loss_mask_prefix, pack, usable
+from orchestrator.data.chat.conversation_packing import loss_mask_prefix, pack, usable
 from orchestrator.data.indexed_dataset.header import bin_path, idx_path, read_index
 from orchestrator.data.inspection import first_documents
 from orchestrator.data.request import ShowRequest

@@ -17,7 +17,7 @@ from support.depth import examples
 from support.refused import refused
 
 from orchestrator.executors.slurm.batch_script import render_sbatch, slurm_time
-from orchestrator.launch.executor import Place
+from orchestrator.launch.executor_protocol import Place
 from orchestrator.launch.scripts.render import directive
 from orchestrator.run_directory.rundir import RunDir
 from orchestrator.spec.cluster import ClusterSpec, ContainerSpec

@@ -21,7 +21,7 @@ from support.refused import refused
 
 from orchestrator.data.source_survey import Source, to_be_made
 from orchestrator.executors.slurm.preparation import render_preparation, submit_preparation
-from orchestrator.launch.executor import JobState, Place
+from orchestrator.launch.executor_protocol import JobState, Place
 from orchestrator.launch.runs import all_runs, create_run
 from orchestrator.launch.states.submitted_job import DataJob, data_job, failed_preparation, latest_job, waiting_for
 from orchestrator.run_directory.rundir import RunDir

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from support.event_log import append_event
 
-from orchestrator.launch.executor import JobState
+from orchestrator.launch.executor_protocol import JobState
 from orchestrator.launch.states import run_states
 from orchestrator.launch.states.cluster_states import SchedulerReport
 from orchestrator.launch.states.submitted_job import SubmittedJob

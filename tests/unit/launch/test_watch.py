@@ -15,7 +15,7 @@ from support.event_log import append_event, lines_of, log_of
 
 from orchestrator.launch.local.launcher import Severity, Watcher, launch
 from orchestrator.launch.logs import LineTail, LogFollower
-from orchestrator.launch.terminal import TerminalWatcher, watcher_for
+from orchestrator.launch.terminal_watcher import TerminalWatcher, watcher_for
 from orchestrator.launch.watch import LineWatcher, event_line
 from orchestrator.run_directory.events.types import CHOICES
 from orchestrator.run_directory.rundir import RunDir, append_line

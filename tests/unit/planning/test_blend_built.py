@@ -16,7 +16,7 @@ from support.built_datasets import datasets_of
 from support.depth import examples
 from support.indexed_files import write_indexed
 
-from orchestrator.data.samples.blend_samples import (
+from orchestrator.data.samples.predicted_blend import (
     Draws,
     asked_of_sources,
     built,

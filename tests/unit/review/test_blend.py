@@ -12,7 +12,7 @@ from support.event_log import append_event
 from support.indexed_files import write_indexed
 from support.training import four_layer_job
 
-from orchestrator.data.samples.blend_samples import Draws
+from orchestrator.data.samples.predicted_blend import Draws
 from orchestrator.launch.code.code_version import CodeState
 from orchestrator.launch.runs import add_generation, create_run
 from orchestrator.planning.training_schedule.spec_history import Period, Start, arranged

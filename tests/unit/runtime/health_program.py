@@ -19,7 +19,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from orchestrator.runtime.health import node, rendezvous
+from orchestrator.runtime.health import node_check, rendezvous
 from orchestrator.runtime.health.__main__ import main
 
 
@@ -27,9 +27,12 @@ def misbehave(fault: str) -> None:
     kind, _, number = fault.partition("=")
     match kind:
         case "gpus":
-            node.gpu_memory = lambda: [node.GpuMemory(80 << 30, 80 << 30)] * int(number)
+            node_check.gpu_memory = lambda: [node_check.GpuMemory(80 << 30, 80 << 30)] * int(number)
         case "full":
-            node.gpu_memory = lambda: [node.GpuMemory(80 << 30, 80 << 30), node.GpuMemory(8 << 30, 80 << 30)]
+            node_check.gpu_memory = lambda: [
+                node_check.GpuMemory(80 << 30, 80 << 30),
+                node_check.GpuMemory(8 << 30, 80 << 30),
+            ]
         case "clock":
             right = time.time
             time.time = lambda: right() + float(number)
@@ -38,7 +41,7 @@ def misbehave(fault: str) -> None:
         case "freeze":
             rendezvous.exchange = lambda *arguments: (os.kill(os.getppid(), signal.SIGSTOP), time.sleep(600))
         case "hang":
-            node.folder_faults = lambda *arguments: time.sleep(600)
+            node_check.folder_faults = lambda *arguments: time.sleep(600)
         case "absent":
             os._exit(0)
 

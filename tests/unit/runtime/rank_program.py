@@ -32,7 +32,7 @@ from orchestrator.runtime import megatron_compat
 from orchestrator.runtime.checkpointing.newest_across_ranks import newest_whole
 from orchestrator.runtime.network.communicators import connect
 from orchestrator.runtime.network.model import build_chunks, transformer_config, wrap_data_parallel
-from orchestrator.runtime.optimizer import build_optimizer, parts_of
+from orchestrator.runtime.optimizer_step import build_optimizer, parts_of
 from orchestrator.runtime.processes import cpu_shim
 from orchestrator.runtime.processes.control import Control
 from orchestrator.runtime.processes.device import select_device

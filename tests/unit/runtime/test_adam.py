@@ -15,7 +15,7 @@ import pytest
 import torch
 from support.training import tiny_job
 
-from orchestrator.runtime.optimizer import update
+from orchestrator.runtime.optimizer_step import update
 from orchestrator.runtime.optimizers.adam import GroupStepAdam
 
 SHAPES = [(1,), (7,), (33, 5), (3, 1, 11), (129,)]

@@ -15,8 +15,8 @@ from torch.utils.data import Dataset
 
 from orchestrator.planning.training_schedule.batch import BatchSchedule
 from orchestrator.runtime import loop
-from orchestrator.runtime.batches import BatchStream, MicroBatchSampler, RandomTokens
-from orchestrator.runtime.optimizer import UpdateResult
+from orchestrator.runtime.batch_sampler import BatchStream, MicroBatchSampler, RandomTokens
+from orchestrator.runtime.optimizer_step import UpdateResult
 from orchestrator.runtime.processes.device import Device
 from orchestrator.runtime.steps.gpt import NextToken
 

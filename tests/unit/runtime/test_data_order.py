@@ -29,7 +29,7 @@ from orchestrator.planning.training_schedule.progress import stored_progress
 from orchestrator.planning.vocabulary import vocabulary
 from orchestrator.run_directory.checkpoints.commit_markers import Commit, file_record, read_commit, write_commit
 from orchestrator.run_directory.rundir import RunDir
-from orchestrator.runtime.batches import MicroBatchSampler
+from orchestrator.runtime.batch_sampler import MicroBatchSampler
 from orchestrator.runtime.startup import open_data, open_data_at
 from orchestrator.runtime.state import TrainState
 from orchestrator.spec.job import JobSpec

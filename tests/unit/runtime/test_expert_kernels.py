@@ -13,8 +13,8 @@ from megatron.core.transformer.moe import moe_utils
 from support.training import tiny_job
 
 from orchestrator.kernel_selection.experts import can_fuse_router, multiplies_in_one_kernel
-from orchestrator.runtime.layers import experts
-from orchestrator.runtime.layers.experts import kernel_settings
+from orchestrator.runtime.layers import expert_kernels
+from orchestrator.runtime.layers.expert_kernels import kernel_settings
 from orchestrator.runtime.layers.grouped_experts.transformer_engine_products import multiply_in_one_kernel
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.sections.launch import GROUPED_PRODUCTS
@@ -32,7 +32,7 @@ def mixture(sections: dict[str, Any] | None = None, **model: Any) -> JobSpec:
 @pytest.fixture
 def engine(monkeypatch: pytest.MonkeyPatch) -> None:
     """A Transformer Engine that has all of them, by megatron-core's names."""
-    for name in (*experts.PERMUTING, *experts.ROUTING):
+    for name in (*expert_kernels.PERMUTING, *expert_kernels.ROUTING):
         monkeypatch.setattr(moe_utils, name, object(), raising=False)
 
 
@@ -50,11 +50,11 @@ def test_none_with_torchs_layers() -> None:
     assert on(mixture(), "torch") == set()
 
 
-@pytest.mark.parametrize("missing", [*experts.PERMUTING, *experts.ROUTING])
+@pytest.mark.parametrize("missing", [*expert_kernels.PERMUTING, *expert_kernels.ROUTING])
 @pytest.mark.usefixtures("engine")
 def test_an_older_engine_is_not_asked_for_more_than_it_has(missing: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(moe_utils, missing, None)
-    assert on(mixture()) == {GROUPED, PERMUTES, ROUTES} - {PERMUTES if missing in experts.PERMUTING else ROUTES}
+    assert on(mixture()) == {GROUPED, PERMUTES, ROUTES} - {PERMUTES if missing in expert_kernels.PERMUTING else ROUTES}
 
 
 def test_none_where_no_engine_is_installed() -> None:

@@ -21,9 +21,9 @@ from support.ranks import free_port
 from support.training import four_layer_job, make_run
 
 from orchestrator.run_directory.rundir import RunDir
-from orchestrator.runtime.health import time_limit
-from orchestrator.runtime.health.node import folder_faults
-from orchestrator.runtime.health.pairs import rounds_of
+from orchestrator.runtime.health import forked_call
+from orchestrator.runtime.health.node_check import folder_faults
+from orchestrator.runtime.health.node_pairs import rounds_of
 from orchestrator.runtime.health.verdict import Facts, Limits, Pair, Verdict, blamed, node_faults, pair_faults
 
 PROGRAM = Path(__file__).parent / "health_program.py"
@@ -326,14 +326,14 @@ def test_many_faults_are_one_line() -> None:
 
 @pytest.mark.filterwarnings("ignore:.*is multi-threaded, use of fork:DeprecationWarning")
 def test_a_call_is_bounded() -> None:
-    assert time_limit.call(lambda: {"a": [1, "x" * 200_000]}, 30)["a"][0] == 1
-    with pytest.raises(time_limit.CallFailedError, match="invalid literal") as raised:
-        time_limit.call(lambda: int("x"), 30)
+    assert forked_call.call(lambda: {"a": [1, "x" * 200_000]}, 30)["a"][0] == 1
+    with pytest.raises(forked_call.CallFailedError, match="invalid literal") as raised:
+        forked_call.call(lambda: int("x"), 30)
     assert raised.value.kind == "ValueError"
-    with pytest.raises(time_limit.CallFailedError, match="killed by signal 9"):
-        time_limit.call(lambda: __import__("os").kill(__import__("os").getpid(), 9), 30)
+    with pytest.raises(forked_call.CallFailedError, match="killed by signal 9"):
+        forked_call.call(lambda: __import__("os").kill(__import__("os").getpid(), 9), 30)
     with pytest.raises(TimeoutError, match="no answer within 0 s"):
-        time_limit.call(lambda: __import__("time").sleep(60), 0.2)
+        forked_call.call(lambda: __import__("time").sleep(60), 0.2)
 
 
 @pytest.mark.gpu

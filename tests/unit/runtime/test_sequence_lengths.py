@@ -8,7 +8,7 @@ import pytest
 import torch
 from support.engine_layers import transformer_engine_layers
 
-from orchestrator.runtime.layers.attention.sequence_lengths import Lengths
+from orchestrator.runtime.layers.attention.padded_lengths import Lengths
 
 
 def hidden_behind(*lengths: int) -> torch.Tensor:

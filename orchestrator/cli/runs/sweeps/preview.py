@@ -10,7 +10,7 @@ import typer
 from orchestrator.cli.common import print_json
 from orchestrator.cli.runs.sweeps.tables import describe_cells
 from orchestrator.launch.code.snapshot import place_of
-from orchestrator.launch.executor import Start, executor_of
+from orchestrator.launch.executor_protocol import Start, executor_of
 from orchestrator.planning.hardware.planned_device import device_of
 from orchestrator.spec.cluster import ClusterSpec
 from orchestrator.sweeps.ledger import SweepDir

@@ -14,7 +14,7 @@ from orchestrator.cli.runs.starts.interrupts import Interrupts
 from orchestrator.cli.runs.sweeps.start import as_record, cancel_cells, check_cells, interrupts_of_a_start
 from orchestrator.cli.runs.sweeps.tables import follow, summary, what_is_retried
 from orchestrator.errors import MissingDependency, UserError
-from orchestrator.launch.executor import executor_of
+from orchestrator.launch.executor_protocol import executor_of
 from orchestrator.run_directory.checkpoints.commit_markers import committed
 from orchestrator.run_directory.events.search import SearchPlanned, TrialContinued, TrialRetried
 from orchestrator.run_directory.rundir import named_in_command

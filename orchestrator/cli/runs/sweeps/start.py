@@ -9,7 +9,7 @@ import typer
 
 from orchestrator.api.starts.continuation import all_changes, choose
 from orchestrator.api.starts.data_preparation import check_data
-from orchestrator.api.starts.preflight import HERE, ON_A_CLUSTER, check_start, verdict_on_all
+from orchestrator.api.starts.start_warnings import HERE, ON_A_CLUSTER, check_start, verdict_on_all
 from orchestrator.api.targets import TargetOptions, gpu_problems, profile_of
 from orchestrator.cli.common import print_json, warn
 from orchestrator.cli.runs.starts.interrupts import Interrupts
@@ -19,7 +19,7 @@ from orchestrator.cluster_profiles import load_profile
 from orchestrator.conversion.exportability import export_problems
 from orchestrator.errors import Problem, SpecError, UserError
 from orchestrator.launch.continuation import has_steps_left
-from orchestrator.launch.executor import executor, executor_of, is_started_here
+from orchestrator.launch.executor_protocol import executor, executor_of, is_started_here
 from orchestrator.launch.notifications.process import tell_of_withdrawn
 from orchestrator.launch.processes.stop_request import request_stop
 from orchestrator.launch.runs import add_generation

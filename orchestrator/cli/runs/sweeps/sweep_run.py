@@ -35,7 +35,7 @@ from orchestrator.cli.runs.sweeps.start import (
 )
 from orchestrator.cli.runs.sweeps.tables import describe_cells, why_no_cell
 from orchestrator.errors import UserError
-from orchestrator.launch.executor import is_started_here
+from orchestrator.launch.executor_protocol import is_started_here
 from orchestrator.launch.runs import withdraw_generations
 from orchestrator.planning.checks.preflight_checks import runs_dir_of
 from orchestrator.run_directory.events.ledger import CellsRestored

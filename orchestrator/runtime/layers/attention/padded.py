@@ -8,7 +8,7 @@ import torch
 from megatron.core.extensions.transformer_engine import TEDotProductAttention
 from megatron.core.packed_seq_params import PackedSeqParams
 
-from orchestrator.runtime.layers.attention.sequence_lengths import Lengths
+from orchestrator.runtime.layers.attention.padded_lengths import Lengths
 
 
 class PaddedAttention(TEDotProductAttention):

@@ -15,7 +15,7 @@ from orchestrator.errors import PerhapsSubmitted, SchedulerError, UserError
 from orchestrator.executors.slurm import commands
 from orchestrator.executors.slurm.client import cancel, job_states, submit
 from orchestrator.executors.slurm.requeue_command import requeue
-from orchestrator.launch.executor import JobState
+from orchestrator.launch.executor_protocol import JobState
 
 SQUEUE = """\
 4|CANCELLED|0|15|1795191064|1795191064|1795191066|n1|None|

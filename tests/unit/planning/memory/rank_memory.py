@@ -344,7 +344,7 @@ def most_in_step(job: Any, padded_vocab: int, rank: int) -> dict[str, int]:
     from orchestrator.planning.training_schedule.hyperparameters import Hyperparameters
     from orchestrator.runtime.forward_backward import run_micro_batches
     from orchestrator.runtime.network.model import wrap_data_parallel
-    from orchestrator.runtime.optimizer import build_optimizer, update
+    from orchestrator.runtime.optimizer_step import build_optimizer, update
 
     found = {}
     with groups(job, rank) as ranks, ALLOCATIONS:

@@ -18,7 +18,7 @@ from orchestrator.errors import UserError
 from orchestrator.fields.values import resolve_environment
 from orchestrator.quantities import disk_size
 from orchestrator.run_directory.rundir import RunDir
-from orchestrator.runtime.health import time_limit
+from orchestrator.runtime.health import forked_call
 from orchestrator.runtime.health.verdict import Facts, Limits
 from orchestrator.spec.loading import load_resolved
 
@@ -41,10 +41,10 @@ def check_node(run: RunDir, name: str, limits: Limits, seconds: float) -> Facts:
 
     def ask(what: str, function: Callable[[], Any]) -> Any:
         try:
-            return time_limit.call(function, max(_LEAST_SECONDS, deadline - time.monotonic()))
+            return forked_call.call(function, max(_LEAST_SECONDS, deadline - time.monotonic()))
         except TimeoutError as error:
             faults.append(f"hangs when {what} is checked ({error})")
-        except time_limit.CallFailedError as error:
+        except forked_call.CallFailedError as error:
             faults.append(f"fails when {what} is checked: {error}")
         return None
 
@@ -71,7 +71,7 @@ def read_needs(run: RunDir) -> dict[str, Any]:
         job = load_resolved(run.resolved())
         environment = {name: resolve_environment(value) for name, value in job.launch.env.items()}
     except (OSError, UserError) as error:
-        return {"fault": f"cannot read the run directory: {time_limit.one_line(error)}"}
+        return {"fault": f"cannot read the run directory: {forked_call.one_line(error)}"}
     return {"device": job.runtime.device, "gpus": job.processes_per_node, "environment": environment}
 
 
@@ -116,7 +116,7 @@ def gpu_memory() -> list[GpuMemory]:
             ones = torch.ones(256, 256, device=torch.device("cuda", index))
             computed = float((ones @ ones).sum())
         except RuntimeError as error:
-            raise RuntimeError(f"GPU {index}: {time_limit.one_line(error)}") from error
+            raise RuntimeError(f"GPU {index}: {forked_call.one_line(error)}") from error
         if computed != 256**3:
             raise RuntimeError(f"GPU {index} computes wrongly")
         found.append(GpuMemory(free, total))

@@ -14,8 +14,8 @@ from megatron.core.datasets.blended_megatron_dataset_builder import BlendedMegat
 from megatron.core.datasets.utils import normalize
 from torch.utils.data import Dataset
 
-from orchestrator.data.samples.blend_samples import blend_counts
 from orchestrator.data.samples.position import DataPosition, SourcePosition
+from orchestrator.data.samples.predicted_blend import blend_counts
 
 _ROUNDS = 4
 BuildSource = Callable[[str, int], Any]
