@@ -33,7 +33,7 @@ READS_FIELDS_OF_BLOCKS = {
     "spec/rules/kernels/quantization.py": "the sides of quantized matrices",
     "spec/rules/parallelism/stages.py": "the field that a problem points at",
 }
-# How often files outside `models/` that have no `experts` in their names ask whether a model has some, and why.
+# How often files outside `models/` that have no `expert` in their names ask whether a model has some, and why.
 ASKS_FOR_EXPERTS = {
     "conversion/megatron/optimizer.py": (1, "Megatron-LM's optimizer of experts"),
     "kernel_selection/fused_kernels.py": (2, "megatron-core has no such kernels inside experts"),
@@ -77,7 +77,7 @@ def test_what_is_done_for_experts_is_asked_of_blocks() -> None:
     package, found = ROOT / "orchestrator", {}
     for path in package.rglob("*.py"):
         name, count = path.relative_to(package).as_posix(), len(re.findall(r"\bmodel\.has_experts\b", path.read_text()))
-        if count and "experts" not in name and not name.startswith(_ABOUT_MODELS):
+        if count and "expert" not in name and not name.startswith(_ABOUT_MODELS):
             found[name] = count
     assert found == {name: count for name, (count, reason) in ASKS_FOR_EXPERTS.items() if reason}
 

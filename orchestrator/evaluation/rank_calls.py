@@ -10,7 +10,7 @@ import torch
 from torch.nn import functional
 
 from orchestrator.inference import Model
-from orchestrator.runtime.processes.control import Control
+from orchestrator.runtime.processes.rank_agreement import Control
 from orchestrator.runtime.steps.task import RightAnswer
 
 

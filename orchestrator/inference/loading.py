@@ -18,9 +18,9 @@ from orchestrator.runtime.checkpointing.checkpoint_reader import load
 from orchestrator.runtime.checkpointing.newest_across_ranks import newest_whole, require_whole, require_whole_at
 from orchestrator.runtime.network.lora import merge_adapters
 from orchestrator.runtime.network.model import build_chunks, transformer_config
-from orchestrator.runtime.processes.control import Control
 from orchestrator.runtime.processes.device import select_device
 from orchestrator.runtime.processes.process_groups import seed_everything, start_process_groups
+from orchestrator.runtime.processes.rank_agreement import Control
 from orchestrator.self_contained_checkpoints import Weights
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.layout.stage_letters import evenly

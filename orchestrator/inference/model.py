@@ -32,8 +32,8 @@ from orchestrator.inference.texts import Continuation, TextDelta
 from orchestrator.models.registry import FAMILIES, ModelFamily
 from orchestrator.planning.layout.replica import at_layout
 from orchestrator.run_directory.checkpoints.commit_markers import Commit
-from orchestrator.runtime.processes.control import Control
 from orchestrator.runtime.processes.process_groups import leave_failed_groups, stop_process_groups
+from orchestrator.runtime.processes.rank_agreement import Control
 from orchestrator.self_contained_checkpoints import open_weights
 from orchestrator.spec.generation import Generation, check_drafts, options_of
 from orchestrator.spec.job import JobSpec

@@ -17,9 +17,9 @@ from orchestrator.kernel_selection.cuda_graphs import AgainstGraphs, against_gra
 from orchestrator.runtime.forward_backward import run_micro_batches
 from orchestrator.runtime.layers.rank_machine import machine_and_estimates
 from orchestrator.runtime.layers.transformer_engine.quantization import QuantizedWeights
-from orchestrator.runtime.processes.control import Control, of_any
 from orchestrator.runtime.processes.device import Device
 from orchestrator.runtime.processes.process_groups import Ranks, rng_generators
+from orchestrator.runtime.processes.rank_agreement import Control, of_any
 from orchestrator.runtime.steps.base import Batch, TrainStep, metrics_of
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.rules.kernels.cuda_graphs import GRAPHS

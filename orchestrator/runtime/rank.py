@@ -6,9 +6,10 @@ from dataclasses import dataclass
 
 from orchestrator.run_directory.lease import Lease
 from orchestrator.run_directory.rundir import RunDir
-from orchestrator.runtime.processes.control import Control, StopRequest
 from orchestrator.runtime.processes.device import Device
 from orchestrator.runtime.processes.process_groups import Groups, Ranks
+from orchestrator.runtime.processes.rank_agreement import Control
+from orchestrator.runtime.processes.stop_request import StopRequest
 from orchestrator.runtime.processes.watchdog import Watchdog
 from orchestrator.runtime.records.records import Records
 from orchestrator.runtime.records.start_clock import StartClock

@@ -18,7 +18,7 @@ from orchestrator.runtime.checkpointing.checkpointer import Checkpointer
 from orchestrator.runtime.cuda_graphs import CapturedPasses
 from orchestrator.runtime.network.auxiliary_losses import AuxiliaryLosses
 from orchestrator.runtime.processes.context_parallel import slice_batch
-from orchestrator.runtime.processes.control import Losses
+from orchestrator.runtime.processes.rank_agreement import Losses
 from orchestrator.runtime.rank import Launch, Processes
 from orchestrator.runtime.state import StepRecord, TrainState
 from orchestrator.runtime.steps.base import Batch, TrainStep, fields_on_host, metrics_of

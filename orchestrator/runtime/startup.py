@@ -44,7 +44,6 @@ from orchestrator.runtime.network.communicators import connect
 from orchestrator.runtime.network.gradient_reduction import loss_scaling
 from orchestrator.runtime.network.model import build_chunks, parameter_count, transformer_config, wrap_data_parallel
 from orchestrator.runtime.optimizer_step import build_optimizer, parts_of
-from orchestrator.runtime.processes.control import Control, StopRequest
 from orchestrator.runtime.processes.device import Device, grow_in_place
 from orchestrator.runtime.processes.exits import HANG_EXIT_CODE, Outcome, write_exit_record
 from orchestrator.runtime.processes.host import slowest_start
@@ -55,6 +54,8 @@ from orchestrator.runtime.processes.process_groups import (
     seed_everything,
     start_process_groups,
 )
+from orchestrator.runtime.processes.rank_agreement import Control
+from orchestrator.runtime.processes.stop_request import StopRequest
 from orchestrator.runtime.processes.watchdog import Watchdog
 from orchestrator.runtime.rank import Launch, Processes
 from orchestrator.runtime.records.environment import record_environment

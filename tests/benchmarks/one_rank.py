@@ -177,8 +177,8 @@ def measured(run: RunDir, errors: Any) -> dict[str, Any]:
     """What `bench` finds of this rank, which writes for all. What it prints from its start on is in the run's log."""
     from orchestrator.runtime.__main__ import main
     from orchestrator.runtime.bench.__main__ import callbacks
-    from orchestrator.runtime.processes.control import Control
     from orchestrator.runtime.processes.process_groups import Ranks
+    from orchestrator.runtime.processes.rank_agreement import Control
 
     control: Any = Control
     ranks: Any = Ranks

@@ -10,10 +10,10 @@ from orchestrator.models.blocks.base import ForwardBackward
 from orchestrator.models.blocks.residual_stream import time as residual_stream
 from orchestrator.planning.layout.chunk_layers import Shares, attending, recomputed_norms
 from orchestrator.planning.time.adapters import launches as adapter_launches
-from orchestrator.planning.time.experts import launches as expert_launches
 from orchestrator.planning.time.kernels.attention import goes_round
 from orchestrator.planning.time.passes import Parts, Pass, add, layers_again
 from orchestrator.planning.time.setting import Setting
+from orchestrator.planning.time.token_exchange import launches as expert_launches
 
 
 class LaunchTime(NamedTuple):

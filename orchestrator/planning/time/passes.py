@@ -13,7 +13,7 @@ from orchestrator.models.layers import Layer, matrices_of
 from orchestrator.models.layers import layers as layers_of
 from orchestrator.planning.layout.chunk_layers import Shares, attending, recomputed_norms
 from orchestrator.planning.time.communication import Group, group_of
-from orchestrator.planning.time.experts import dispatch_seconds, exchanging_group, moving_seconds, routed_seconds
+from orchestrator.planning.time.expert_products import routed_seconds
 from orchestrator.planning.time.kernels.attention import (
     attention_of_variant,
     attention_seconds,
@@ -24,6 +24,7 @@ from orchestrator.planning.time.kernels.elementwise import embedding_seconds, la
 from orchestrator.planning.time.kernels.gemm import Linear, gemm_seconds, peak
 from orchestrator.planning.time.kernels.quantization import casting_seconds, expert_casting_seconds
 from orchestrator.planning.time.setting import Setting
+from orchestrator.planning.time.token_exchange import dispatch_seconds, exchanging_group, moving_seconds
 from orchestrator.spec.sections.quantization import ELEMENT_BYTES
 
 Parts = dict[str, float]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from orchestrator.runtime.processes.control import Losses
+from orchestrator.runtime.processes.rank_agreement import Losses
 from orchestrator.runtime.session import Session
 from orchestrator.runtime.state import StepRecord
 

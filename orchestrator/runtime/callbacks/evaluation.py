@@ -18,8 +18,8 @@ from orchestrator.runtime.callbacks.base import Callback
 from orchestrator.runtime.callbacks.logging import loss_metrics
 from orchestrator.runtime.forward_backward import run_micro_batches
 from orchestrator.runtime.layers.transformer_engine.quantization import largest_values_kept
-from orchestrator.runtime.processes.control import Losses
 from orchestrator.runtime.processes.process_groups import rng_state, set_rng_state
+from orchestrator.runtime.processes.rank_agreement import Losses
 from orchestrator.runtime.session import Network, Session
 from orchestrator.runtime.steps.base import metrics_of
 from orchestrator.spec.sections.evaluation import EvaluationSpec

@@ -8,7 +8,7 @@ import torch
 
 from orchestrator.planning.flops import full_flops, model_flops, peak_flops
 from orchestrator.runtime.callbacks.base import Callback
-from orchestrator.runtime.processes.control import Losses
+from orchestrator.runtime.processes.rank_agreement import Losses
 from orchestrator.runtime.records.interval import Interval
 from orchestrator.runtime.session import Session
 from orchestrator.runtime.state import StepRecord

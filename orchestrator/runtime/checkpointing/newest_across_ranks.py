@@ -9,8 +9,8 @@ from orchestrator.errors import CheckpointError
 from orchestrator.run_directory.checkpoints.commit_markers import Commit, read_commit, verify
 from orchestrator.run_directory.checkpoints.newest import latest_valid
 from orchestrator.run_directory.rundir import RunDir
-from orchestrator.runtime.processes.control import Control
 from orchestrator.runtime.processes.process_groups import Ranks
+from orchestrator.runtime.processes.rank_agreement import Control
 
 
 def newest_whole(

@@ -27,8 +27,8 @@ from orchestrator.runtime.network.fully_sharded.checkpoints import as_kept
 from orchestrator.runtime.network.fully_sharded.checkpoints import load_weights as bring_in
 from orchestrator.runtime.network.initialization import shards_of
 from orchestrator.runtime.network.lora import is_adapter
-from orchestrator.runtime.processes.control import Control
 from orchestrator.runtime.processes.process_groups import Ranks
+from orchestrator.runtime.processes.rank_agreement import Control
 from orchestrator.self_contained_checkpoints import JOB_FILE, job_of, run_of
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.pretrained import in_words, other_network, wrong_experts

@@ -10,9 +10,9 @@ from orchestrator.errors import MissingDependency, UserError
 from orchestrator.kernel_selection.layers import against_engine, asked_layers, layers_of_run
 from orchestrator.runtime.layers.rank_machine import machine_and_estimates
 from orchestrator.runtime.layers.transformer_engine.availability import has_engine, trouble
-from orchestrator.runtime.processes.control import Control, of_any
 from orchestrator.runtime.processes.device import Device
 from orchestrator.runtime.processes.process_groups import Ranks
+from orchestrator.runtime.processes.rank_agreement import Control, of_any
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.sections.runtime import Layers
 

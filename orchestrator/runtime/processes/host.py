@@ -11,8 +11,8 @@ from torch import nn
 from orchestrator.kernel_selection.machine import MEASURED_ON
 from orchestrator.planning.hardware import shipped
 from orchestrator.planning.hardware.fitted_constants import fitted_constants
-from orchestrator.runtime.processes.control import Control
 from orchestrator.runtime.processes.device import Device
+from orchestrator.runtime.processes.rank_agreement import Control
 
 _LAYERS, _WIDTH = 16, 64
 _WARM_UP, _ROUNDS, _QUARTER = 2, 9, 2

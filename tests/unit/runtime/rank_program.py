@@ -34,7 +34,6 @@ from orchestrator.runtime.network.communicators import connect
 from orchestrator.runtime.network.model import build_chunks, transformer_config, wrap_data_parallel
 from orchestrator.runtime.optimizer_step import build_optimizer, parts_of
 from orchestrator.runtime.processes import cpu_shim
-from orchestrator.runtime.processes.control import Control
 from orchestrator.runtime.processes.device import select_device
 from orchestrator.runtime.processes.process_groups import (
     Ranks,
@@ -43,6 +42,7 @@ from orchestrator.runtime.processes.process_groups import (
     start_process_groups,
     stop_process_groups,
 )
+from orchestrator.runtime.processes.rank_agreement import Control
 from orchestrator.runtime.startup import take_lease
 
 

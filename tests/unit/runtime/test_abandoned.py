@@ -14,8 +14,8 @@ from support.training import tiny_job
 from orchestrator.run_directory.lease import Lease
 from orchestrator.run_directory.rundir import RunDir
 from orchestrator.runtime.checkpointing.checkpointer import Checkpointer
-from orchestrator.runtime.processes.control import Control
 from orchestrator.runtime.processes.process_groups import Ranks
+from orchestrator.runtime.processes.rank_agreement import Control
 from orchestrator.runtime.rank import Launch, Processes
 from orchestrator.runtime.records.records import Records
 from orchestrator.runtime.state import TrainState

@@ -12,7 +12,7 @@ import pytest
 
 from orchestrator.launch.processes.stop_request import request_stop
 from orchestrator.run_directory.rundir import RunDir
-from orchestrator.runtime.processes.control import StopRequest
+from orchestrator.runtime.processes.stop_request import StopRequest
 
 
 @pytest.mark.slow("two ranks are started")

@@ -14,8 +14,8 @@ from support.training import four_layer_job, make_run, values
 
 from orchestrator.planning.flops import model_flops, peak_flops
 from orchestrator.runtime.callbacks.logging import MetricLogging, throughput
-from orchestrator.runtime.processes.control import Losses
 from orchestrator.runtime.processes.device import Device
+from orchestrator.runtime.processes.rank_agreement import Losses
 from orchestrator.runtime.state import StepRecord
 from orchestrator.tracking.measurements.metrics import read_metrics
 

@@ -11,7 +11,7 @@ from megatron.core.pipeline_parallel.schedules import forward_step_calc_loss
 from support.training import tiny_job
 
 from orchestrator.runtime.forward_backward import objective
-from orchestrator.runtime.processes.control import Losses
+from orchestrator.runtime.processes.rank_agreement import Losses
 from orchestrator.runtime.steps.base import TrainStep
 from orchestrator.runtime.steps.bert import MaskedTokens
 from orchestrator.runtime.steps.gpt import NextToken

@@ -1,14 +1,12 @@
-"""Experts, and what routes tokens to them, in megatron-core's layers."""
+"""Experts in megatron-core's layers; what routes tokens to them is in `router`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-import torch
-from megatron.core.transformer.moe.router import TopKRouter
-
 from orchestrator.models.blocks.base import LayerSetup
+from orchestrator.models.blocks.experts.router import set_router
 
 if TYPE_CHECKING:
     from orchestrator.models.blocks.model_fields import ExpertFields
@@ -19,7 +17,6 @@ _KEYS = {
     "global_aux_loss": "global_load_balancing_loss",
 }
 """megatron-core's names of the losses that balance experts."""
-_COUNTERS = ("expert_bias", "local_tokens_per_expert", "global_tokens_per_expert", "ga_steps")
 
 
 def settings(model: ExpertFields, setup: LayerSetup) -> dict[str, Any]:
@@ -81,37 +78,7 @@ def _loss_weights(model: ExpertFields, replicas: int) -> float | list[float]:
 
 
 def prepare(chunks: Iterable[Any], model: ExpertFields) -> None:
-    """Have the routers of built chunks count in fp32, and choose groups as the model does."""
+    """Set the routers of built chunks."""
     for chunk in chunks:
         for module in chunk.modules():
-            if not isinstance(module, TopKRouter):
-                continue
-            for name in _COUNTERS:  # in bf16 a count above 256 is rounded
-                buffer: torch.Tensor | None = getattr(module, name)
-                if buffer is not None:
-                    buffer.data = buffer.data.float()
-            if model.moe_router_group_score_topk is not None:
-                vars(module)["router_replay"] = _GroupLimitedChoice(model.moe_router_group_score_topk)
-
-
-class _GroupLimitedChoice:
-    """In place of megatron-core's record of earlier choices, which its routers ask for the experts of each token: its
-    own choice takes topk / group_topk scores of a group, whatever the model.
-    """
-
-    layer_number: int | None = None
-
-    def __init__(self, score_topk: int) -> None:
-        self._score_topk = score_topk
-
-    def get_replay_topk(
-        self, scores: torch.Tensor, topk: int, num_groups: int, group_topk: int, default: Callable[..., Any]
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Values and indices [tokens, topk] of the highest scores [tokens, experts] in the highest groups."""
-        grouped = scores.view(scores.size(0), num_groups, -1)
-        of_groups = grouped.topk(self._score_topk, dim=-1).values.sum(-1)
-        others = torch.ones_like(of_groups, dtype=torch.bool).scatter(
-            1, of_groups.topk(group_topk, dim=-1).indices, False
-        )
-        values, indices = grouped.masked_fill(others.unsqueeze(-1), float("-inf")).flatten(1).topk(topk, dim=1)
-        return values, indices
+            set_router(module, model)

@@ -14,9 +14,9 @@ from orchestrator.errors import UserError
 from orchestrator.kernel_selection.attention import may_use_flash
 from orchestrator.kernel_selection.libraries import FLASH, flash_version
 from orchestrator.runtime.layers.attention.flash import attend, interface
-from orchestrator.runtime.processes.control import Control, of_any
 from orchestrator.runtime.processes.device import Device
 from orchestrator.runtime.processes.process_groups import Ranks
+from orchestrator.runtime.processes.rank_agreement import Control, of_any
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.rules.kernels.flash_attention import ATTENTION
 

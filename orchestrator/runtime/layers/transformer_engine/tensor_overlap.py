@@ -14,9 +14,9 @@ import torch
 from orchestrator.errors import JobError, UserError
 from orchestrator.kernel_selection.tensor_overlap import overlaps_tensor_parallel, wants_overlap
 from orchestrator.runtime.layers.config import LayerConfig
-from orchestrator.runtime.processes.control import Control, of_any
 from orchestrator.runtime.processes.device import Device
 from orchestrator.runtime.processes.process_groups import Ranks
+from orchestrator.runtime.processes.rank_agreement import Control, of_any
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.rules.parallelism.tensor_overlap import OVERLAP
 from orchestrator.spec.sections.runtime import Layers
