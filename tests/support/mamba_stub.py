@@ -66,11 +66,14 @@ def scan(
     state = (weight.size(0) - width) // (2 * ngroups)
     z, convolved, dt = projected.split([width, weight.size(0), heads], dim=-1)
     taps = weight.size(1)
-    texts = torch.zeros(convolved.shape[:2]) if seq_idx is None else seq_idx
-    seen = functional.pad(convolved, (0, 0, taps - 1, 0)).unfold(1, taps, 1)  # [b, l, channels, taps]
-    known = functional.pad(texts, (taps - 1, 0), value=-1).unfold(1, taps, 1) == texts[..., None]
-    convolved = functional.silu((seen * known[:, :, None] * weight).sum(-1) + bias)
-    x, b, c = convolved.split([width, ngroups * state, ngroups * state], dim=-1)
+    padded = functional.pad(convolved.transpose(1, 2), (taps - 1, 0))
+    texts = torch.zeros(projected.shape[:2]) if seq_idx is None else seq_idx
+    if seq_idx is None:
+        convolved = functional.conv1d(padded, weight.unsqueeze(1), bias, groups=weight.size(0))
+    else:
+        known = functional.pad(texts, (taps - 1, 0), value=-1).unfold(1, taps, 1) == texts[..., None]
+        convolved = (padded.unfold(2, taps, 1) * known[:, None] * weight[:, None]).sum(-1) + bias[:, None]
+    x, b, c = functional.silu(convolved).transpose(1, 2).split([width, ngroups * state, ngroups * state], dim=-1)
     x = x.unflatten(-1, (heads, headdim))
     b, c = (each.unflatten(-1, (ngroups, state)).repeat_interleave(heads // ngroups, dim=2) for each in (b, c))
     step = functional.softplus(dt + dt_bias)
