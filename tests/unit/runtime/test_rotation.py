@@ -25,6 +25,7 @@ from orchestrator.runtime.network.model import transformer_config
 from orchestrator.runtime.processes.device import Device
 
 S, B, GROUPS, D = 5, 2, 3, 8
+YARN = {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16}
 FREQUENCIES, OWN_FREQUENCIES = (
     torch.cat((torch.rand(S, sequences, 1, D // 2, generator=torch.Generator().manual_seed(1)) * 50,) * 2, -1)
     for sequences in (1, B)
@@ -188,6 +189,9 @@ def test_with_a_cache_megatron_core_rotates(
         ({}, True),
         ({"architecture": "bert", "bert_binary_head": False}, True),
         ({"qk_layernorm": True}, False),
+        ({"rotary_percent": 0.5}, True),
+        ({"rotary_percent": 0.5, "rope_scaling": YARN}, False),
+        ({"rope_scaling": YARN}, True),
     ],
 )
 def test_layers_have_it(model: dict[str, Any], rotates: bool, layers: Any, monkeypatch: pytest.MonkeyPatch) -> None:
