@@ -5,6 +5,7 @@ import is imported where somebody needs it.
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from typing import Any
@@ -83,6 +84,21 @@ def test_a_job_is_checked_without_the_tables_of_other_kinds_of_models() -> None:
     assert "gpt2" in found
     assert found & set(others) == set()
     assert "orchestrator.conversion.hugging_face.config_json" not in loaded
+
+
+@pytest.mark.parametrize("command", ["validate", "plan"])
+def test_calls_deep_in_imports_map_no_memory(command: str) -> None:
+    """See orchestrator/api/__init__.py: where they did, it was 13,400 page faults, and 3,600 of the imports alone."""
+    imports = _page_faults("-c", "import pydantic, typer, yaml")
+    assert _page_faults("-m", "orchestrator", command, str(SHIPPED["gpt-345m"])) < 3 * imports
+
+
+def _page_faults(*arguments: str) -> int:
+    process = subprocess.Popen([sys.executable, *arguments], stdout=subprocess.DEVNULL)
+    _, status, used = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    assert process.returncode == 0
+    return used.ru_minflt
 
 
 _WORK = """
