@@ -69,6 +69,8 @@ NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     **dict.fromkeys(("is_encoder_decoder", "is_decoder", "add_cross_attention", "tie_encoder_decoder"), (False,)),
     **dict.fromkeys(("attention_bias", "mlp_bias", "use_sliding_window", "use_mrope", "rope_interleaved"), (False,)),
     **dict.fromkeys(("pruned_heads", "per_layer_config"), (None, {}, [])),
+    **dict.fromkeys(("full_attn_mod", "interpolate_factor"), (1,)),  # Phi-4 mini's, which transformers does not read
+    "lm_head_bias": (False,),
     "partial_rotary_factor": (1.0, None),
     "dropout": (0.0,),
 }

@@ -165,6 +165,18 @@ PUBLISHED: dict[str, dict[str, Any]] = {
         **{"rope_theta": 10000.0, "sliding_window": 2047, "tie_word_embeddings": False, "torch_dtype": "bfloat16"},
         **{"use_cache": True, "vocab_size": 32064},
     },
+    "phi-4-mini": {
+        **{"model_type": "phi3", "architectures": ["Phi3ForCausalLM"], "attention_bias": False, "embd_pdrop": 0.0},
+        **{"attention_dropout": 0.0, "auto_map": {"AutoConfig": "configuration_phi3.Phi3Config"}, "full_attn_mod": 1},
+        **{"bos_token_id": 199999, "eos_token_id": 199999, "hidden_act": "silu", "hidden_size": 3072},
+        **{"initializer_range": 0.02, "intermediate_size": 8192, "interpolate_factor": 1, "lm_head_bias": False},
+        **{"max_position_embeddings": 131072, "mlp_bias": False, "num_attention_heads": 24, "num_hidden_layers": 32},
+        **{"num_key_value_heads": 8, "original_max_position_embeddings": 4096, "pad_token_id": 199999},
+        **{"partial_rotary_factor": 0.75, "resid_pdrop": 0.0, "rms_norm_eps": 1e-5, "rope_theta": 10000.0},
+        "rope_scaling": {"type": "longrope", "short_factor": [1.0] * 48, "long_factor": [2.0] * 48},
+        **{"sliding_window": 262144, "tie_word_embeddings": True, "torch_dtype": "bfloat16", "use_cache": True},
+        "vocab_size": 200064,
+    },
     "mamba-codestral-7b": {
         **{"model_type": "mamba2", "architectures": ["Mamba2ForCausalLM"], "bos_token_id": 0, "chunk_size": 256},
         **{"conv_kernel": 4, "eos_token_id": 0, "expand": 2, "head_dim": 64, "hidden_act": "silu"},

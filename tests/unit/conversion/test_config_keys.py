@@ -76,9 +76,14 @@ def default(family: Family) -> dict[str, Any]:
 
 
 @functools.cache
-def defaults() -> dict[str, dict[str, Any]]:
-    """Those of all families, by name. Not made at import: every worker of the tests imports this."""
-    return {family.name: default(family) for family in families()}
+def defaults() -> dict[tuple[str, str], dict[str, Any]]:
+    """Those of all families, by name and `model_type`. Not made at import: every worker of the tests imports this."""
+    return {(family.name, family.model_type): default(family) for family in families()}
+
+
+def default_of(name: str) -> dict[str, Any]:
+    """Those of the first family of this name."""
+    return next(found for (named, _), found in defaults().items() if named == name)
 
 
 def attributes(config: Any) -> set[str]:
@@ -149,7 +154,7 @@ VALUES = st.none() | st.booleans() | st.integers(0, 3) | st.floats(allow_nan=Fal
     st.sampled_from(families()), KEYS, VALUES, st.sampled_from(["", "text_config", "vision_config", "rope_parameters"])
 )
 def test_an_unknown_key_is_refused_by_name(family: Family, key: str, value: Any, place: str) -> None:
-    config = copy.deepcopy(defaults()[family.name])
+    config = copy.deepcopy(defaults()[family.name, family.model_type])
     if family.text_part is not None and place == family.text_part.left_out:
         return
     part = config.get(place, config)
@@ -240,7 +245,7 @@ def test_an_unknown_key_is_refused_by_name(family: Family, key: str, value: Any,
 def test_what_makes_another_network_is_refused(model_type: str, more: dict[str, Any], refusal: tuple[str, ...]) -> None:
     family = family_of(model_type)
     with refused(*refusal):
-        to_model({**defaults()[family.name], **more}, family)
+        to_model({**defaults()[family.name, family.model_type], **more}, family)
 
 
 @pytest.mark.parametrize(
@@ -257,7 +262,7 @@ def test_what_makes_another_network_is_refused(model_type: str, more: dict[str, 
 def test_experts_of_another_hybrid_are_refused(more: dict[str, Any], named: tuple[str, ...]) -> None:
     family = family_of("nemotron_h", "ME*")
     with refused("unsupported_config_value", *named):
-        to_model({**defaults()[family.name], **more}, family)
+        to_model({**defaults()[family.name, family.model_type], **more}, family)
 
 
 @pytest.mark.parametrize(
@@ -270,8 +275,8 @@ def test_experts_of_another_hybrid_are_refused(more: dict[str, Any], named: tupl
 )
 def test_the_other_names_of_a_key(model_type: str, renamed: dict[str, str]) -> None:
     family = family_of_type(model_type)
-    config = {renamed.get(key, key): value for key, value in defaults()[family.name].items()}
-    assert to_model(config, family) == to_model(defaults()[family.name], family)
+    config = {renamed.get(key, key): value for key, value in defaults()[family.name, family.model_type].items()}
+    assert to_model(config, family) == to_model(defaults()[family.name, family.model_type], family)
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
@@ -343,7 +348,7 @@ def computed(model: Any) -> torch.Tensor:
 
 
 def test_the_command_refuses_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    config = {**defaults()["Mistral"], "attention_sinks": 4}
+    config = {**defaults()["Mistral", "mistral"], "attention_sinks": 4}
     (tmp_path / "config.json").write_text(json.dumps(config))
     assert family_of_folder(tmp_path).name == "Mistral"
     assert main(["checkpoint", "import", str(tmp_path), "--runs-dir", str(tmp_path / "runs")]) == 2
@@ -391,7 +396,7 @@ def test_the_command_names_keys_of_the_file(
     family: str, more: dict[str, Any], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Of a network that a rule of ours keeps out, and no field or line of a job that nobody has written."""
-    (tmp_path / "config.json").write_text(json.dumps({**defaults()[family], **more}))
+    (tmp_path / "config.json").write_text(json.dumps({**default_of(family), **more}))
     assert main(["checkpoint", "import", str(tmp_path), "--runs-dir", str(tmp_path / "runs")]) == 2
     told = capsys.readouterr().err
     assert "config.json: " in told
