@@ -26,6 +26,16 @@ VARIANTS: dict[str, dict[str, Any]] = {
         **{"normalization": "RMSNorm", "activation": "swiglu", "add_bias_linear": False, "qk_layernorm": True},
     },
     "yarn": {"rope_scaling": {"type": "yarn", "factor": 8, "original_max_position_embeddings": 64}},
+    "yarn of a part": {
+        "rope_scaling": {"type": "yarn", "factor": 8, "original_max_position_embeddings": 64},
+        **{"rotary_percent": 0.5, "rotary_base_local": 100, "sliding_window": 64, "window_attn_skip_freq": 2},
+    },
+    "longrope": {  # in sequences beyond the original length
+        "rope_scaling": {
+            **{"type": "longrope", "factor": 4, "original_max_position_embeddings": 64},
+            **{"short_factor": [1.0] * 32, "long_factor": [1.0 + 0.5 * pair for pair in range(32)]},
+        },
+    },
     "gemma": {
         **{"normalization": "RMSNorm", "activation": "geglu", "add_bias_linear": False, "apply_layernorm_1p": True},
         **{"scale_embeddings": True, "attention_logit_softcapping": 5.0, "final_logit_softcapping": 10.0},
@@ -71,13 +81,21 @@ VARIANTS: dict[str, dict[str, Any]] = {
         **{"architecture": "bert", "bert_binary_head": False, "position_embedding_type": "rope"},
         "num_query_groups": None,
     },
+    "delta-adapters": {
+        **{"normalization": "RMSNorm", "activation": "swiglu", "add_bias_linear": False, "qk_layernorm": True},
+        **{"linear_attention_freq": 2, "linear_num_key_heads": 2, "linear_num_value_heads": 4},
+        **{"linear_key_head_dim": 64, "linear_value_head_dim": 64, "lora": {"rank": 8}},
+    },
     "muon": {"normalization": "RMSNorm", "activation": "swiglu", "add_bias_linear": False},
 }
+VARIANTS["latents-adapters"] = {**VARIANTS["latents"], "lora": {"rank": 8}}
 OPTIMIZERS: dict[str, dict[str, Any]] = {"muon": {"name": "muon", "lr": 1e-3}}
 """Of the variants that are not trained with Adam."""
 
 
 LAYERS = ("torch", "transformer_engine")
+CASES = [(name, layers) for layers in LAYERS for name in VARIANTS if layers == "torch" or "lora" not in VARIANTS[name]]
+"""Transformer Engine's layers have no adapters."""
 
 
 def variant_job(name: str, layers: str | None) -> JobSpec:
@@ -86,16 +104,16 @@ def variant_job(name: str, layers: str | None) -> JobSpec:
     if name in OPTIMIZERS:
         sections["optimizer"] = OPTIMIZERS[name]
     if layers is None:
-        return four_layer_job(f"{name}-cpu", **sections, runtime={"device": "cpu"})
+        return four_layer_job(f"{name}-cpu".replace(" ", "-"), **sections, runtime={"device": "cpu"})
     runtime = {"device": "cuda", "layers": layers}
     return four_layer_job(
-        f"{name}-{layers}".replace("_", "-"), **sections, precision={"dtype": "bf16"}, runtime=runtime
+        f"{name}-{layers}".replace("_", "-").replace(" ", "-"), **sections, precision={"dtype": "bf16"}, runtime=runtime
     )
 
 
 def jobs(text: str) -> list[JobSpec]:
     """Every job of this file, which needs no text."""
-    return [variant_job(name, layers) for layers in (None, *LAYERS) for name in VARIANTS]
+    return [*(variant_job(name, None) for name in VARIANTS), *(variant_job(*case) for case in CASES)]
 
 
 @pytest.fixture(scope="module")
@@ -104,16 +122,12 @@ def trained(ranks: Ranks, tmp_path_factory: pytest.TempPathFactory) -> dict[str,
     folder = tmp_path_factory.mktemp("trained")
     (folder / "inject.py").write_text(ON_THE_CPU)
     trainer = Meter(ranks.starter, folder, inject=folder / "inject.py")
-    on_cpu, *on_gpu = (
-        [variant_job(name, layers) for name in VARIANTS]
-        for layers in (None, *LAYERS)
-        if layers is None or has_layers(layers)
-    )
-    return {**trainer.measure_all(on_cpu), **trainer.measure_all(job for jobs in on_gpu for job in jobs)}
+    on_cpu = [variant_job(name, None) for name in VARIANTS]
+    on_gpu = [variant_job(name, layers) for name, layers in CASES if has_layers(layers)]
+    return {**trainer.measure_all(on_cpu), **trainer.measure_all(on_gpu)}
 
 
-@pytest.mark.parametrize("layers", LAYERS)
-@pytest.mark.parametrize("name", VARIANTS)
+@pytest.mark.parametrize(("name", "layers"), CASES)
 def test_a_gpu_trains_what_the_cpu_trains(name: str, layers: str, trained: dict[str, Measured]) -> None:
     needs_gpus(1, layers)
     exact, found = (trained[variant_job(name, each).name] for each in (None, layers))
