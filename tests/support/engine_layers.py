@@ -12,7 +12,7 @@ import torch
 
 from orchestrator.models.blocks.registry import GROUPED_QUERY
 from orchestrator.runtime.layers import torch_layers
-from orchestrator.runtime.layers.expert_kernels import LayerKind
+from orchestrator.runtime.layers.config import LayerKind
 
 
 class DotProductAttention(torch.nn.Module):

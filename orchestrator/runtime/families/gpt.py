@@ -143,8 +143,9 @@ def build_chunk(
 ) -> GPT:
     """Model chunk `index` of this rank."""
     vp_stage = virtual_stage(job, index)
-    says = job.model.has_linear_attention and ranks.is_first and index == 0 and torch.cuda.is_available()
-    if says and (trouble := fla_trouble(torch.cuda.get_device_capability())) is not None:
+    device = torch.device(torch.cuda.current_device())  # on the CPU that of `cpu_shim`, beside a GPU too
+    says = job.model.has_linear_attention and ranks.is_first and index == 0 and device.type == "cuda"
+    if says and (trouble := fla_trouble(torch.cuda.get_device_capability(device))) is not None:
         print(f"linear attention is slow without its kernels: {trouble}", flush=True)
     return decoder(job, config, block_spec_function(layers)(config, vp_stage), vocabulary, ranks, index, GPT)
 

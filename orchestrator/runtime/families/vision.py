@@ -13,10 +13,10 @@ from orchestrator.planning.vocabulary import Vocabulary
 from orchestrator.runtime.families.base import virtual_stage
 from orchestrator.runtime.families.gpt import GPT, decoder
 from orchestrator.runtime.layers.config import LayerConfig
-from orchestrator.runtime.layers.images.embeddings import place
 from orchestrator.runtime.layers.images.encoder import ImageEncoder
 from orchestrator.runtime.layers.images.masks import image_masks
-from orchestrator.runtime.layers.images.native_resolution import NativeEncoder
+from orchestrator.runtime.layers.images.native_encoder import NativeEncoder
+from orchestrator.runtime.layers.images.patch_placement import place
 from orchestrator.runtime.layers.images.pooled_encoder import PooledImageEncoder
 from orchestrator.runtime.layers.layer_backend import block_spec_function
 from orchestrator.runtime.processes.process_groups import Ranks, get_tensor_model_parallel_rank

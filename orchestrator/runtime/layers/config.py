@@ -1,12 +1,14 @@
-"""The configuration that layers are built from."""
+"""The configuration that layers are built from, and what it says of each."""
 
 from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
+from megatron.core.transformer.transformer_block import get_num_layers_to_build
 from megatron.core.transformer.transformer_config import TransformerConfig
+from megatron.core.transformer.transformer_layer import get_transformer_layer_offset
 
 from orchestrator.models.blocks.grouped_query_attention.layers import GroupedQueryConfig
 from orchestrator.models.blocks.registry import GROUPED_QUERY
@@ -45,3 +47,27 @@ def defaults_beyond_megatron() -> dict[str, Any]:
     """Of the attributes that megatron-core's configuration has not: a plain layer's."""
     theirs = {field.name for field in dataclasses.fields(TransformerConfig)}
     return {field.name: field.default for field in dataclasses.fields(LayerConfig) if field.name not in theirs}
+
+
+class LayerKind(NamedTuple):
+    """What layers differ in."""
+
+    mixer: str
+    """The block of `models.blocks` that it attends with."""
+    has_experts: bool
+
+
+def layers_of_chunk(config: LayerConfig, vp_stage: int | None) -> list[LayerKind]:
+    """Each layer of a model chunk of this rank's stage."""
+    count: int = get_num_layers_to_build(config, vp_stage=vp_stage)
+    are_alike = not config.mixers and not isinstance(config.moe_layer_freq, list)
+    first: int = 0 if are_alike else get_transformer_layer_offset(config, vp_stage=vp_stage)
+    numbers = range(first + 1, first + count + 1)
+    return [LayerKind(config.mixer_of(number), _has_experts(config, number)) for number in numbers]
+
+
+def _has_experts(config: TransformerConfig, layer_number: int) -> bool:
+    if config.num_moe_experts is None:
+        return False
+    listed = config.moe_layer_freq
+    return bool(listed[layer_number - 1]) if isinstance(listed, list) else True

@@ -1,19 +1,14 @@
-"""Mixture of experts: its kernels, and which layers of a chunk have experts."""
+"""Kernels of experts that a run has: of those that the policy wants what the installed libraries have."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import Any
 
 from megatron.core.transformer.moe import moe_utils
-from megatron.core.transformer.transformer_block import get_num_layers_to_build
-from megatron.core.transformer.transformer_config import TransformerConfig
-from megatron.core.transformer.transformer_layer import get_transformer_layer_offset
 
 from orchestrator.errors import MissingDependency
 from orchestrator.kernel_selection.experts import expert_kernels
-from orchestrator.runtime.layers.config import LayerConfig
-from orchestrator.runtime.layers.parameter_attributes import mark_split
 from orchestrator.runtime.layers.transformer_engine.availability import absence
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.sections.runtime import Layers
@@ -44,44 +39,3 @@ def kernel_settings(job: JobSpec, layers: Layers) -> dict[str, Any]:
 
 def _has(names: Iterable[str]) -> bool:
     return all(getattr(moe_utils, name, None) is not None for name in names)
-
-
-class LayerKind(NamedTuple):
-    """What layers differ in."""
-
-    mixer: str
-    """The block of `models.blocks` that it attends with."""
-    has_experts: bool
-
-
-def layers_of_chunk(config: LayerConfig, vp_stage: int | None) -> list[LayerKind]:
-    """Each layer of a model chunk of this rank's stage."""
-    count: int = get_num_layers_to_build(config, vp_stage=vp_stage)
-    are_alike = not config.mixers and not isinstance(config.moe_layer_freq, list)
-    first: int = 0 if are_alike else get_transformer_layer_offset(config, vp_stage=vp_stage)
-    numbers = range(first + 1, first + count + 1)
-    return [LayerKind(config.mixer_of(number), _has_experts(config, number)) for number in numbers]
-
-
-def _has_experts(config: TransformerConfig, layer_number: int) -> bool:
-    if config.num_moe_experts is None:
-        return False
-    listed = config.moe_layer_freq
-    return bool(listed[layer_number - 1]) if isinstance(listed, list) else True
-
-
-def keep_experts_apart(chunks: Iterable[Any]) -> None:
-    """Reduce the gradients of experts over the ranks that hold the same ones, also where none are spread (EP = 1).
-
-    megatron-core does so with EP > 1 only, and gives them an optimizer of their own then. Always the same way means
-    that a checkpoint is the same at every EP, and that experts may be split otherwise than attention is.
-    """
-    for chunk in chunks:
-        for name, parameter in chunk.named_parameters():
-            if ".mlp.experts." in name:
-                parameter.allreduce = False
-                if name.endswith(".bias"):
-                    # megatron-core takes that of the second linear for a dense MLP's, of which every tensor-parallel
-                    # rank has the same, with a gradient from its part of the sequence.
-                    parameter.sequence_parallel = False
-                    mark_split(parameter)

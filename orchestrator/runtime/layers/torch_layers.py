@@ -26,8 +26,7 @@ from orchestrator.runtime.layers.attention.scores import (
     for_every_head,
     plain_causal_mask,
 )
-from orchestrator.runtime.layers.config import LayerConfig
-from orchestrator.runtime.layers.expert_kernels import LayerKind, layers_of_chunk
+from orchestrator.runtime.layers.config import LayerConfig, LayerKind, layers_of_chunk
 from orchestrator.runtime.layers.normalization.branches import place_norms
 from orchestrator.runtime.layers.normalization.norms import Norm
 from orchestrator.runtime.layers.normalization.per_head_norm import PerHeadNorm

@@ -23,8 +23,7 @@ from orchestrator.runtime.layers.attention.flash import FlashAttention
 from orchestrator.runtime.layers.attention.padded import PaddedAttention
 from orchestrator.runtime.layers.attention.padded_lengths import Lengths
 from orchestrator.runtime.layers.attention.rotation import rotating_attention
-from orchestrator.runtime.layers.config import LayerConfig
-from orchestrator.runtime.layers.expert_kernels import LayerKind, layers_of_chunk
+from orchestrator.runtime.layers.config import LayerConfig, LayerKind, layers_of_chunk
 from orchestrator.runtime.layers.normalization.branches import place_norms
 from orchestrator.runtime.layers.normalization.norms import KernelNorm, Norm
 from orchestrator.runtime.layers.normalization.per_head_norm import PerHeadNorm

@@ -31,10 +31,11 @@ from orchestrator.runtime.families.registry import family_of
 from orchestrator.runtime.families.vision import is_of_images, is_zero_centered
 from orchestrator.runtime.layers.biases import add_behind_experts, add_in_products
 from orchestrator.runtime.layers.config import LayerConfig
-from orchestrator.runtime.layers.expert_kernels import keep_experts_apart, kernel_settings, require_grouped_products
+from orchestrator.runtime.layers.expert_kernels import kernel_settings, require_grouped_products
 from orchestrator.runtime.layers.gated_linear_unit import use_gate
 from orchestrator.runtime.layers.gelu import gelu
 from orchestrator.runtime.layers.grouped_experts.expert_mlp import join_expert_mlps
+from orchestrator.runtime.layers.parameter_attributes import keep_experts_apart
 from orchestrator.runtime.layers.transformer_engine.availability import absence
 from orchestrator.runtime.layers.transformer_engine.quantization import quantization_settings
 from orchestrator.runtime.layers.weight_gradient import fuses_accumulation

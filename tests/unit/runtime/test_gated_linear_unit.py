@@ -20,7 +20,7 @@ from torch.nn import functional
 from orchestrator.kernel_selection.fused_kernels import gate_in_one_kernel
 from orchestrator.runtime.layers.gated_linear_unit import use_gate
 from orchestrator.runtime.layers.images.encoder import config_of_encoder
-from orchestrator.runtime.layers.images.native_resolution import config_of_native_encoder
+from orchestrator.runtime.layers.images.native_encoder import config_of_native_encoder
 from orchestrator.runtime.network.model import transformer_config
 from orchestrator.runtime.processes.device import Device
 

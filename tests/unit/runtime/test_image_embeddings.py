@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.models.blocks.mlp.layers import quick_gelu
-from orchestrator.runtime.layers.images.embeddings import place
+from orchestrator.runtime.layers.images.patch_placement import place
 
 
 @given(st.integers(1, 6), st.integers(1, 3), st.integers(0, 2**16), st.integers(0, 3))

@@ -17,7 +17,7 @@ from orchestrator.runtime.layers import torch_layers
 from orchestrator.runtime.layers.attention.rotation import RotatedAttention
 from orchestrator.runtime.layers.images.aligned_linear import AlignedRowParallelLinear
 from orchestrator.runtime.layers.images.encoder import block_spec_of_encoder
-from orchestrator.runtime.layers.images.native_resolution import config_of_native_encoder
+from orchestrator.runtime.layers.images.native_encoder import config_of_native_encoder
 from orchestrator.runtime.layers.images.segment_attention import SegmentAttention, groups_of_segments
 from orchestrator.runtime.network.model import transformer_config
 from orchestrator.runtime.processes.device import Device

@@ -23,11 +23,11 @@ from torch.nn import functional
 
 from orchestrator.kernel_selection.fused_kernels import filling
 from orchestrator.models.blocks.mlp.layers import quick_gelu
-from orchestrator.models.image_encoders import ImageEncoderKind
 from orchestrator.runtime.layers.attention.masked import MaskedAttention
 from orchestrator.runtime.layers.config import LayerConfig, defaults_beyond_megatron
 from orchestrator.runtime.layers.gelu import gelu
 from orchestrator.runtime.layers.images.aligned_linear import AlignedRowParallelLinear
+from orchestrator.runtime.layers.images.patches import cut, scaled
 from orchestrator.runtime.layers.layer_backend import block_spec_function
 from orchestrator.runtime.layers.normalization.branches import submodules_of
 from orchestrator.runtime.layers.normalization.norms import Norm
@@ -73,28 +73,6 @@ class ImageEncoder(MegatronModule):
         embedded = torch.cat([whole, embedded]) + self.positions.unsqueeze(1)
         encoded: torch.Tensor = self.block(hidden_states=self.input_norm(embedded), attention_mask=None)
         return encoded
-
-
-def scaled(images: torch.Tensor, vision: VisionSpec, dtype: torch.dtype) -> torch.Tensor:
-    """images: [n, 3, ...], uint8; around 0, in the format of the weights."""
-    mean, deviation = (each.view(3, *(1 for _ in images.shape[2:])) for each in _colours(vision.kind, images.device))
-    return ((images.float() / 255 - mean) / deviation).to(dtype)
-
-
-@functools.cache
-def _colours(kind: ImageEncoderKind, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
-    """Mean and deviation of what encoders of a kind have seen, [3]. Made once: the host waits for the device when it
-    does that, and a module's buffers would be rounded to the weights' format.
-    """
-    mean, deviation = (torch.tensor(values, device=device) for values in (kind.colour_mean, kind.colour_deviation))
-    return mean, deviation
-
-
-def cut(images: torch.Tensor, side: int) -> torch.Tensor:
-    """images: [n, 3, size, size]; their patches row by row, [patches, n, 3 · side · side]."""
-    number, along = images.size(0), images.size(2) // side
-    rows = images.view(number, 3, along, side, along, side)
-    return rows.permute(2, 4, 0, 1, 3, 5).reshape(along * along, number, -1)
 
 
 def config_of_encoder(vision: VisionSpec, config: LayerConfig, **values: Any) -> LayerConfig:

@@ -14,7 +14,8 @@ from megatron.core.transformer.module import MegatronModule
 from torch.nn import functional
 
 from orchestrator.runtime.layers.config import LayerConfig
-from orchestrator.runtime.layers.images.encoder import config_of_encoder, cut, encoder_block, scaled
+from orchestrator.runtime.layers.images.encoder import config_of_encoder, encoder_block
+from orchestrator.runtime.layers.images.patches import cut, scaled
 from orchestrator.runtime.layers.normalization.norms import Norm
 from orchestrator.spec.sections.runtime import Layers
 from orchestrator.spec.vision import VisionSpec

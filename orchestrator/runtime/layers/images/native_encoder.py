@@ -20,8 +20,9 @@ from torch.nn import functional
 from orchestrator.runtime.layers.config import LayerConfig
 from orchestrator.runtime.layers.gated_linear_unit import use_gate
 from orchestrator.runtime.layers.gelu import gelu
-from orchestrator.runtime.layers.images.encoder import block_spec_of_encoder, config_of_encoder, plain_config, scaled
-from orchestrator.runtime.layers.images.patch_order import Grid, Order, angles, order_of
+from orchestrator.runtime.layers.images.encoder import block_spec_of_encoder, config_of_encoder, plain_config
+from orchestrator.runtime.layers.images.patch_order import Grid, angles, order_of
+from orchestrator.runtime.layers.images.patches import cut_in_order, scaled
 from orchestrator.runtime.layers.images.segment_attention import SegmentAttention
 from orchestrator.runtime.layers.images.slots import Slots, out_of_slots
 from orchestrator.runtime.layers.normalization.norms import Norm
@@ -84,7 +85,7 @@ class NativeEncoder(MegatronModule):
         """What the norm behind the last layer gives, [patches, width], window by window."""
         device, orders = self.patches.device, [order_of(grid, self.vision) for grid in grids]
         side, channels = self.vision.patch_size, self.config.kv_channels
-        cut = torch.cat([_cut(*each, side) for each in zip(pixels, grids, orders, strict=True)])
+        cut = torch.cat([cut_in_order(*each, side) for each in zip(pixels, grids, orders, strict=True)])
         hidden = functional.linear(self._scaled(cut), self.patches.sum(dim=2).flatten(1))
         turned = [
             angles(order.patches, columns, channels, ROTARY_BASE)
@@ -135,14 +136,6 @@ class _Layers(TransformerBlock):
             else:
                 hidden = run(hidden, own, rotation)
         return hidden
-
-
-def _cut(pixels: torch.Tensor, grid: Grid, order: Order, side: int) -> torch.Tensor:
-    """The patches of an image window by window, [patches, 3 · side · side]."""
-    down, across = grid
-    whole = pixels.view(3, down, side, across, side)
-    patches = whole.permute(1, 3, 0, 2, 4).reshape(down * across, -1)
-    return patches.index_select(0, order.patches.to(pixels.device, non_blocking=True))
 
 
 def config_of_native_encoder(vision: VisionSpec, config: LayerConfig) -> LayerConfig:
