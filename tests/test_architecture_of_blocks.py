@@ -26,6 +26,7 @@ READS_FIELDS_OF_BLOCKS = {
     "runtime/bench/setup.py": _SETTING,
     "runtime/checkpointing/upcycling.py": "which weights a dense job would have",
     "runtime/families/multi_token_prediction.py": _SETTING,
+    "runtime/layers/config.py": _SETTING,
     "runtime/layers/expert_kernels.py": _SETTING,
     "runtime/layers/transformer_engine_layers.py": _SETTING,
     "runtime/steps/gpt.py": _SETTING,
