@@ -123,8 +123,10 @@ def matrices_of(model: Any, layer: Layer) -> tuple[Matrix, ...]:
     return tuple(matrix for block in layer for matrix in block.parameters.matrices(model))
 
 
-def adaptable_of(model: Any) -> tuple[str, ...]:
+def adapter_targets_of(model: Any) -> tuple[str, ...]:
     """Names of the matrices of a model's layers that low-rank adapters may stand beside."""
     blocks = blocks_in_layers(model)
-    names = (each.name for block in blocks for each in block.parameters.matrices(model) if each.name in block.adaptable)
+    names = (
+        each.name for block in blocks for each in block.parameters.matrices(model) if each.name in block.adapter_targets
+    )
     return tuple(dict.fromkeys(names))

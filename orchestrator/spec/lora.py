@@ -13,7 +13,7 @@ from orchestrator.models.blocks.registry import BLOCKS
 if TYPE_CHECKING:
     AdaptedModule: TypeAlias = str
 else:
-    AdaptedModule = Literal[tuple(dict.fromkeys(name for block in BLOCKS for name in block.adaptable))]
+    AdaptedModule = Literal[tuple(dict.fromkeys(name for block in BLOCKS for name in block.adapter_targets))]
 """The matrices of layers, as megatron-core names them: those of each block that may have adapters."""
 _EARLIER_DEFAULT = ["linear_qkv", "linear_proj", "linear_fc1", "linear_fc2"]
 

@@ -17,7 +17,7 @@ from orchestrator.fields.order import in_listed_order
 from orchestrator.fields.values import Fraction, Plain, PluginName, Positive, PositiveNumber, Size, Text, empty_dict
 from orchestrator.models.blocks.registry import AttentionBlock, BlockFields, attention_of
 from orchestrator.models.layer_pattern import layer_pattern
-from orchestrator.models.layers import adaptable_of
+from orchestrator.models.layers import adapter_targets_of
 from orchestrator.models.registry import BERT, FAMILIES, MAMBA, T5, Architecture, ModelFamily, Positions
 from orchestrator.spec.lora import LoraSpec
 from orchestrator.spec.vision import VisionSpec
@@ -208,7 +208,7 @@ class ModelSpec(BlockFields):
         """Names of the matrices that adapters stand beside; none in a model without adapters."""
         if self.lora is None:
             return ()
-        return adaptable_of(self) if self.lora.target_modules is None else tuple(self.lora.target_modules)
+        return adapter_targets_of(self) if self.lora.target_modules is None else tuple(self.lora.target_modules)
 
     @property
     def has_vision(self) -> bool:

@@ -50,7 +50,7 @@ class Block:
     """
 
     def __init__(
-        self, name: str, *, declares: str = "", offers: tuple[Feature, ...] = (), adaptable: tuple[str, ...] = ()
+        self, name: str, *, declares: str = "", offers: tuple[Feature, ...] = (), adapter_targets: tuple[str, ...] = ()
     ) -> None:
         self.name = name
         """Its folder."""
@@ -58,7 +58,7 @@ class Block:
         """The section in its fields.py whose fields `model` has, where there are some."""
         self.offers = offers
         """What a model may have by it, where families or attentions differ in that."""
-        self.adaptable = adaptable
+        self.adapter_targets = adapter_targets
         """Names of its matrices that low-rank adapters may stand beside, of whichever it has in a model."""
 
     @property

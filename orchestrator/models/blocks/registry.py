@@ -54,9 +54,9 @@ class AttentionBlock(TokenMixer):
         features: frozenset[str] | None = None,
         declares: str = "",
         offers: tuple[Feature, ...] = (),
-        adaptable: tuple[str, ...] = (),
+        adapter_targets: tuple[str, ...] = (),
     ) -> None:
-        super().__init__(name, declares=declares, offers=offers, adaptable=adaptable)
+        super().__init__(name, declares=declares, offers=offers, adapter_targets=adapter_targets)
         self.is_used = is_used
         """Whether a model's layers have it, by the model's fields."""
         self.field = field
@@ -104,7 +104,7 @@ class AttentionOfPackage(AttentionBlock):
             field="attention_plugin",
             families=families,
             features=features,
-            adaptable=GROUPED_QUERY.adaptable,
+            adapter_targets=GROUPED_QUERY.adapter_targets,
         )
         self._package = package.__name__
 
@@ -154,7 +154,7 @@ GROUPED_QUERY: Final = AttentionBlock(
             families=(GPT, BERT),
         ),
     ),
-    adaptable=("linear_qkv", "linear_proj"),
+    adapter_targets=("linear_qkv", "linear_proj"),
 )
 LATENT: Final = AttentionBlock(
     "latent_attention",
@@ -165,7 +165,7 @@ LATENT: Final = AttentionBlock(
         ("adapters", "context_parallelism", "conversations", "experts", "joined_loss", "multi_token_prediction")
     ),
     declares="LatentAttentionSpec",
-    adaptable=(
+    adapter_targets=(
         *("linear_q_proj", "linear_q_down_proj", "linear_q_up_proj"),
         *("linear_kv_down_proj", "linear_kv_up_proj", "linear_proj"),
     ),
@@ -186,10 +186,10 @@ GATED_DELTA_NET: Final = LinearAttentionBlock(
             },
         ),
     ),
-    adaptable=("in_proj", "out_proj"),
+    adapter_targets=("in_proj", "out_proj"),
 )
 """In place of a model's attention in some layers."""
-MLP: Final = FeedForwardBlock("mlp", declares="MlpSpec", adaptable=("linear_fc1", "linear_fc2"))
+MLP: Final = FeedForwardBlock("mlp", declares="MlpSpec", adapter_targets=("linear_fc1", "linear_fc2"))
 EXPERTS: Final = RoutedBlock(
     "experts",
     declares="ExpertsSpec",
@@ -207,7 +207,7 @@ EXPERTS: Final = RoutedBlock(
             },
         ),
     ),
-    adaptable=MLP.adaptable,
+    adapter_targets=MLP.adapter_targets,
 )
 STATE_SPACE: Final = StateSpaceBlock(
     "state_space",
@@ -225,7 +225,7 @@ STATE_SPACE: Final = StateSpaceBlock(
             },
         ),
     ),
-    adaptable=("in_proj", "out_proj"),
+    adapter_targets=("in_proj", "out_proj"),
 )
 MULTI_TOKEN_PREDICTION: Final = PredictionBlock(
     "multi_token_prediction",

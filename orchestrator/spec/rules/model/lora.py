@@ -8,7 +8,7 @@ from itertools import islice
 from orchestrator.errors import Problem
 from orchestrator.fields.paths import PP
 from orchestrator.models.blocks.registry import FEATURES
-from orchestrator.models.layers import adaptable_of, layers, matrices_of
+from orchestrator.models.layers import adapter_targets_of, layers, matrices_of
 from orchestrator.spec.job_sections import JobSections
 from orchestrator.spec.layout.stages import layers_of_chunks
 
@@ -41,7 +41,7 @@ def each_adapter_once(job: JobSections) -> Iterator[Problem]:
 
 def matrices_are_there(job: JobSections) -> Iterator[Problem]:
     """Some layer has each matrix that is named."""
-    there = adaptable_of(job.model) if job.model.has_adapters else ()
+    there = adapter_targets_of(job.model) if job.model.has_adapters else ()
     if missing := [name for name in job.model.adapted_modules if name not in there]:
         message = f"no layer of this model has {' or '.join(missing)}"
         yield Problem(message, (MODULES,), f"its layers have {', '.join(there)}")
@@ -64,7 +64,7 @@ def adapted_layers(job: JobSections) -> Iterator[Problem]:
 def something_to_train(job: JobSections) -> Iterator[Problem]:
     """Every chunk of every stage has a layer with adapters, since nothing else is trained."""
     model, degrees = job.model, job.parallelism
-    if set(model.adapted_modules).isdisjoint(adaptable_of(model)):
+    if set(model.adapted_modules).isdisjoint(adapter_targets_of(model)):
         return  # there are none, or it is said that no layer has these
     counts, every = layers_of_chunks(model.num_layers, degrees), iter(layers(model))
     for held in (stage[chunk] for chunk in range(degrees.num_model_chunks) for stage in counts):
