@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from orchestrator.models.blocks.base import NOTHING as ZERO
 from orchestrator.models.blocks.base import ForwardBackward
 from orchestrator.models.blocks.residual_stream import time as residual_stream
 from orchestrator.planning.layout.chunk_layers import Shares, attending, recomputed_norms
@@ -29,7 +30,6 @@ class LaunchTime(NamedTuple):
         return LaunchTime(self.host.plus(other.host), self.gaps.plus(other.gaps))
 
 
-_NONE = ForwardBackward(0, 0)
 NOTHING = LaunchTime(ForwardBackward(0.0, 0.0), ForwardBackward(0.0, 0.0))
 
 
@@ -114,8 +114,8 @@ def _more(setting: Setting, shares: Shares) -> ForwardBackward:
 
 def _kernels(setting: Setting, shares: Shares) -> ForwardBackward:
     """Kernels that the host starts for a layer."""
-    found = _plain(setting).plus(setting.device.fitted.quantization.launches if setting.quantizes else _NONE)
-    return _NONE.plus(found, _of_whole(setting)).plus(_more(setting, shares)).plus(adapter_launches(setting, shares))
+    found = _plain(setting).plus(setting.device.fitted.quantization.launches if setting.quantizes else ZERO)
+    return ZERO.plus(found, _of_whole(setting)).plus(_more(setting, shares)).plus(adapter_launches(setting, shares))
 
 
 def _of_whole(setting: Setting) -> float:
@@ -140,7 +140,7 @@ def _beside(setting: Setting) -> ForwardBackward:
     if setting.tp > 1:
         collectives = fitted.collectives_in_parallel if setting.sp else fitted.collectives
         found = found.plus(collectives, setting.kernels.collective)
-    return _NONE.plus(found.plus(_exchanging(setting)), _of_whole(setting))
+    return ZERO.plus(found.plus(_exchanging(setting)), _of_whole(setting))
 
 
 def _exchanging(setting: Setting) -> ForwardBackward:
