@@ -123,6 +123,23 @@ def test_blocks_that_are_no_squares(tmp_path: Path) -> None:
     assert torch.equal(published.read(NAME), (stored.float() * factors).bfloat16())
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_scales_in_16_bits_are_multiplied_with_in_fp32(dtype: torch.dtype, tmp_path: Path) -> None:
+    """As in the published files of Qwen 3."""
+    stored, scales = torch.randn(6, 10).to(torch.float8_e4m3fn), torch.rand(2, 2).to(dtype)
+    save_file({NAME: stored, f"{NAME}_scale_inv": scales}, tmp_path / SINGLE)
+    factors = scales.float().repeat_interleave(4, 0)[:6].repeat_interleave(6, 1)[:, :10]
+    published = PublishedWeights(tmp_path, LLAMA, (4, 6))
+    assert torch.equal(published.read(NAME), (stored.float() * factors).bfloat16())
+
+
+def test_a_block_larger_than_memory_takes_none(tmp_path: Path) -> None:
+    save_file(
+        {NAME: torch.ones(6, 10).to(torch.float8_e4m3fn), f"{NAME}_scale_inv": torch.ones(1, 1)}, tmp_path / SINGLE
+    )
+    assert torch.equal(PublishedWeights(tmp_path, LLAMA, (10**19, 10**19)).read(NAME), torch.ones(6, 10).bfloat16())
+
+
 HOSTILE: dict[str, Callable[[torch.Tensor], dict[str, torch.Tensor]]] = {
     "missing": lambda scales: {},
     "a row less": lambda scales: {f"{NAME}_scale_inv": scales[:1].clone()},
