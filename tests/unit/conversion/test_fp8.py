@@ -185,3 +185,5 @@ def test_what_is_said_of_them_otherwise_is_refused_by_key(more: dict[str, Any], 
     assert to_model(config, family_of_type("qwen3"))["num_layers"] == 2
     with refused("unsupported_config_value", key):
         to_model({**config, "quantization_config": {**QUANTIZATION, **more}}, family_of_type("qwen3"))
+    with refused("quantized_weights", "quantization_config"):
+        to_model({**config, "quantization_config": {**more, "quant_method": ["fp8"]}}, family_of_type("qwen3"))
