@@ -82,7 +82,7 @@ class Follower:
         self.count = 0
         self.depth = 0
         self.loops = 0
-        """Those around the current command, up to the function that it is in."""
+        """Those around the current command, in its function or its text for a shell."""
 
     def block(self, block: Block) -> Answer:
         """Whether the last command succeeds; a block without any does."""
@@ -358,9 +358,10 @@ class Follower:
             self.commands.append(StartedCommand(command.line, tuple(words), environment, read))
 
     def _follow_text(self, line: int, found: ShellText, environment: dict[str, Value]) -> None:
-        kept = len(self.commands)
-        with self._given(found.arguments), suppress(Exit, Return, Break):
+        kept, around, self.loops = len(self.commands), self.loops, 0
+        with self._given(found.arguments), suppress(Exit, Return):
             self._text(line, found.text)
+        self.loops = around
         self.commands[kept:] = [
             StartedCommand(each.line, (*found.before, *each.words), environment | each.environment, each.read)
             for each in self.commands[kept:]

@@ -160,6 +160,7 @@ def test_words_are_those_of_bash(script: str, arguments: list[str]) -> None:
         "for i in 1 2; do while true; do break 2; done; done; show $i",
         "for i in 1 2; do break 5; done; show $i",
         "break; show after",
+        "for i in 1 2; do bash -c 'break; show in'; done; show $i",
         "f() { break; show in; }; for i in 1 2; do f; show $i; done",
         "set -euo pipefail; show $1; set -e a b; show $1 $#; set c; show $1; set +u -; show $#; set --; show $#",
         'L=(a b c); L+=d; show "${L[@]}"; L=z; L[1]+=x; show "${L[@]}"; unset L; L=y; show "${L[@]}" ${#L[@]}',
