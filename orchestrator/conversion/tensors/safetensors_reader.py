@@ -141,6 +141,8 @@ class PublishedWeights:
             matrix, scales = self._headers.get(name), self._headers[keys[1]]
             if matrix is None or matrix.dtype != fp8.STORED or scales.dtype not in fp8.STORED_SCALES:
                 continue
+            if keys[1] in self._quantized:  # it says another dtype than it is stored in
+                continue
             if not fp8.fits(matrix.shape, scales.shape, block):
                 continue
             if not fp8.are_usable(self._view(scales)):

@@ -146,6 +146,10 @@ HOSTILE: dict[str, Callable[[torch.Tensor], dict[str, torch.Tensor]]] = {
     "of the matrix transposed": lambda scales: {f"{NAME}_scale_inv": scales.t().contiguous()},
     "a vector": lambda scales: {f"{NAME}_scale_inv": scales.flatten()},
     "exponents": lambda scales: {f"{NAME}_scale_inv": scales.to(torch.uint8)},
+    "with scales of their own": lambda scales: {
+        f"{NAME}_scale_inv": scales.to(torch.float8_e4m3fn),
+        f"{NAME}_scale_inv_scale_inv": torch.ones(1, 1),
+    },
     "of another matrix": lambda scales: {f"{NAME}_scale_inv": scales, "model.norm.weight_scale_inv": scales.clone()},
 }
 
