@@ -20,7 +20,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import torch
 from torch.distributed.checkpoint.filesystem import FileSystemReader, _StorageInfo
@@ -213,12 +213,40 @@ def _reading_files_by_name(read_data: Any) -> Any:
 
 
 class _Unpickler(pickle.Unpickler):
+    """A pickle may set attributes of what it names: of a class they would stay, for whoever uses it next."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        super().__init__(file)
+        self._attributes: dict[type, dict[str, Any]] = {}
+
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) == _READS_MEMBERS:
             return _member
         if name not in _KNOWN.get(module, ()):
             raise pickle.UnpicklingError(f"it names {module}.{name}, which weights never contain")
-        return super().find_class(module, name)
+        found = super().find_class(module, name)
+        if isinstance(found, type):
+            self._attributes.setdefault(found, dict(vars(found)))
+        return found
+
+    def load(self) -> Any:
+        try:
+            return super().load()
+        finally:
+            changed = [found for found, before in self._attributes.items() if _restore(found, before)]
+            if changed:
+                raise pickle.UnpicklingError(f"it changes {changed[0].__name__} itself, which weights never do")
+
+
+def _restore(changed: type, before: dict[str, Any]) -> bool:
+    """Give a class the attributes that it had; whether it had others."""
+    others = [name for name in {**before, **vars(changed)} if vars(changed).get(name) is not before.get(name)]
+    for name in others:
+        if name in before:
+            setattr(changed, name, before[name])
+        else:
+            delattr(changed, name)
+    return bool(others)
 
 
 class UnknownEnumeration:

@@ -13,7 +13,7 @@ import types
 import warnings
 import zipfile
 from collections.abc import Callable
-from pathlib import Path
+from pathlib import Path, PosixPath
 from typing import Any
 
 import pytest
@@ -135,6 +135,24 @@ def test_code_in_the_list_of_tensors(saved: Path, tmp_path: Path) -> None:
         "it names posix.mkdir, which weights never contain"
     )
     assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize("attribute", ["name", "further"])
+def test_a_list_of_tensors_that_changes_a_class(saved: Path, tmp_path: Path, attribute: str) -> None:
+    """pickle sets attributes of all that is named; with another `name` of all paths, one may lead out of its folder."""
+    folder = shutil.copytree(saved, tmp_path / "planted")
+    outside, before = f"../{saved.name}/__0_0.distcp", dict(vars(PosixPath))
+
+    def lead_out(metadata: Any) -> None:
+        for place in metadata.storage_data.values():
+            place.relative_path = outside
+
+    content = (rewritten(folder, lead_out) / ".metadata").read_bytes()
+    names = "".join(f"V{text}\n" for text in (attribute, outside)).encode()
+    change = b"cpathlib\nPosixPath\n" + b"N}" + names + b"s\x86b0"  # a state of (None, {attribute: outside})
+    (folder / ".metadata").write_bytes(content[:2] + change + content[2:])
+    assert "it changes PosixPath itself" in refusal(folder)
+    assert dict(vars(PosixPath)) == before
 
 
 @pytest.mark.parametrize("unsafe", ["0", "1"])

@@ -100,7 +100,7 @@ def check_quantization(config: Mapping[str, Any], known: Set[str], place: str = 
     """Raises UserError where weights are quantized otherwise than by a `known` method, and as this is read."""
     said = config.get(QUANTIZATION)
     method = said.get("quant_method") if isinstance(said, dict) else None
-    if said is not None and method not in known:
+    if said is not None and not (isinstance(method, str) and method in known):
         raise UserError(
             f"config.json: {QUANTIZATION}{place} is set; quantized weights cannot be imported",
             code="quantized_weights",

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from orchestrator.conversion.hugging_face.config_keys import section, value_of, whole
+from orchestrator.conversion.hugging_face.config_keys import no_network, section, value_of, whole
 from orchestrator.conversion.hugging_face.layer_types import GLOBAL, LOCAL, TYPES
 from orchestrator.conversion.weight_mapping import Family
 from orchestrator.errors import UserError
@@ -142,7 +142,11 @@ def _longrope(config: Mapping[str, Any], given: Mapping[str, Any], family: Famil
     """The lengths before and after the scaling: those of config.json itself go before what is said of the scaling."""
     original = whole(value_of(config, _ORIGINAL, family) or given.get(_ORIGINAL), _ORIGINAL)
     positions = whole(value_of(config, _POSITIONS, family), _POSITIONS)
-    return {_ORIGINAL: original, "factor": given.get("factor", max(positions / original, 1.0))}
+    try:
+        times = max(positions / original, 1.0)
+    except OverflowError as error:
+        raise no_network(_POSITIONS, positions) from error
+    return {_ORIGINAL: original, "factor": given.get("factor", times)}
 
 
 def _rotary_of_two(config: Mapping[str, Any], family: Family, place: str) -> dict[str, Any]:

@@ -139,7 +139,9 @@ class PublishedWeights:
         for name in [each.removesuffix(fp8.SCALES) for each in self._headers if each.endswith(fp8.SCALES)]:
             keys = name, f"{name}{fp8.SCALES}"
             matrix, scales = self._headers.get(name), self._headers[keys[1]]
-            if matrix is None or (matrix.dtype, scales.dtype) != (fp8.STORED, fp8.STORED_SCALES):
+            if matrix is None or matrix.dtype != fp8.STORED or scales.dtype not in fp8.STORED_SCALES:
+                continue
+            if keys[1] in self._quantized:  # it says another dtype than it is stored in
                 continue
             if not fp8.fits(matrix.shape, scales.shape, block):
                 continue

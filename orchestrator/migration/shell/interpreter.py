@@ -81,6 +81,8 @@ class Follower:
         self.functions: dict[str, Block] = {}
         self.count = 0
         self.depth = 0
+        self.loops = 0
+        """Those around the current command, in its function or its text for a shell."""
 
     def block(self, block: Block) -> Answer:
         """Whether the last command succeeds; a block without any does."""
@@ -214,7 +216,7 @@ class Follower:
                 return True
             if answer is None:
                 self.note(f"line {command.line}: the number of iterations of this loop is not known")
-                self._apart([lambda: self.block(command.body), lambda: None])
+                self._apart([partial(self._body, command.body), lambda: None])
                 return None
             if not self._turn(command.body):
                 return True
@@ -234,7 +236,7 @@ class Follower:
             unknown = Unknown(f"${command.name}", f"the variable of the loop in line {command.line}", command.name)
             if command.name:
                 self.variables.set(command.name, (unknown,))
-            self._apart([lambda: self.block(command.body), lambda: None])
+            self._apart([partial(self._body, command.body), lambda: None])
             return None
         for word in words:
             self.variables.set(command.name, word)
@@ -245,12 +247,20 @@ class Follower:
     def _turn(self, body: Block) -> bool:
         """Whether the loop goes on."""
         try:
-            self.block(body)
+            self._body(body)
         except Break as end:
             if end.loops > 1:
                 raise Break(end.again, end.loops - 1) from None
             return end.again
         return True
+
+    def _body(self, body: Block) -> Answer:
+        """What stands in a loop."""
+        self.loops += 1
+        try:
+            return self.block(body)
+        finally:
+            self.loops -= 1
 
     # Single commands
 
@@ -292,9 +302,11 @@ class Follower:
             return _BUILTINS[name](self, command, words)
         if name in self.functions:
             self.variables.hidden.append({})
+            around, self.loops = self.loops, 0
             try:
                 return self._enter(self.functions[name], words[1:])
             finally:
+                self.loops = around
                 self.variables.leave_function()
         self._start(command, words)
         return None
@@ -346,9 +358,10 @@ class Follower:
             self.commands.append(StartedCommand(command.line, tuple(words), environment, read))
 
     def _follow_text(self, line: int, found: ShellText, environment: dict[str, Value]) -> None:
-        kept = len(self.commands)
-        with self._given(found.arguments), suppress(Exit, Return, Break):
+        kept, around, self.loops = len(self.commands), self.loops, 0
+        with self._given(found.arguments), suppress(Exit, Return):
             self._text(line, found.text)
+        self.loops = around
         self.commands[kept:] = [
             StartedCommand(each.line, (*found.before, *each.words), environment | each.environment, each.read)
             for each in self.commands[kept:]
@@ -397,8 +410,11 @@ class Follower:
         raise Return
 
     def leave_loop(self, command: Simple, words: list[Value]) -> Answer:
-        loops = known(words[1]) if len(words) > 1 else "1"
-        raise Break(known(words[0]) == "continue", int(loops) if loops is not None and loops.isdecimal() else 1)
+        if not self.loops:
+            return True  # bash says that there is none, and goes on
+        given = known(words[1]) if len(words) > 1 else "1"
+        loops = int(given) if given is not None and given.isdecimal() else 1
+        raise Break(known(words[0]) == "continue", min(loops, self.loops))
 
     def exec(self, command: Simple, words: list[Value]) -> Answer:
         if len(words) > 1:

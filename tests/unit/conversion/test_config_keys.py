@@ -386,6 +386,11 @@ YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 
             {"rope_parameters": None, "rope_scaling": LONGROPE, "original_max_position_embeddings": "x"},
             'max_position_embeddings is "x"',
         ),
+        (
+            "Phi-3",
+            {"rope_parameters": None, "rope_scaling": LONGROPE, "max_position_embeddings": 10**400},
+            "max_position_embeddings is 1000",
+        ),
         ("SmolLM3", {"rope_parameters": None, "rope_scaling": YARN}, '"yarn", "factor": 4.0, "original_max_po'),
         ("Gemma 3", {"rope_parameters": {"full_attention": YARN}}, 'rope_parameters is {"full_attention": {"rope'),
         ("Qwen3-Next", {"shared_expert_intermediate_size": 0}, "shared_expert_intermediate_size is 0, "),

@@ -123,12 +123,33 @@ def test_blocks_that_are_no_squares(tmp_path: Path) -> None:
     assert torch.equal(published.read(NAME), (stored.float() * factors).bfloat16())
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_scales_in_16_bits_are_multiplied_with_in_fp32(dtype: torch.dtype, tmp_path: Path) -> None:
+    """As in the published files of Qwen 3."""
+    stored, scales = torch.randn(6, 10).to(torch.float8_e4m3fn), torch.rand(2, 2).to(dtype)
+    save_file({NAME: stored, f"{NAME}_scale_inv": scales}, tmp_path / SINGLE)
+    factors = scales.float().repeat_interleave(4, 0)[:6].repeat_interleave(6, 1)[:, :10]
+    published = PublishedWeights(tmp_path, LLAMA, (4, 6))
+    assert torch.equal(published.read(NAME), (stored.float() * factors).bfloat16())
+
+
+def test_a_block_larger_than_memory_takes_none(tmp_path: Path) -> None:
+    save_file(
+        {NAME: torch.ones(6, 10).to(torch.float8_e4m3fn), f"{NAME}_scale_inv": torch.ones(1, 1)}, tmp_path / SINGLE
+    )
+    assert torch.equal(PublishedWeights(tmp_path, LLAMA, (10**19, 10**19)).read(NAME), torch.ones(6, 10).bfloat16())
+
+
 HOSTILE: dict[str, Callable[[torch.Tensor], dict[str, torch.Tensor]]] = {
     "missing": lambda scales: {},
     "a row less": lambda scales: {f"{NAME}_scale_inv": scales[:1].clone()},
     "of the matrix transposed": lambda scales: {f"{NAME}_scale_inv": scales.t().contiguous()},
     "a vector": lambda scales: {f"{NAME}_scale_inv": scales.flatten()},
     "exponents": lambda scales: {f"{NAME}_scale_inv": scales.to(torch.uint8)},
+    "with scales of their own": lambda scales: {
+        f"{NAME}_scale_inv": scales.to(torch.float8_e4m3fn),
+        f"{NAME}_scale_inv_scale_inv": torch.ones(1, 1),
+    },
     "of another matrix": lambda scales: {f"{NAME}_scale_inv": scales, "model.norm.weight_scale_inv": scales.clone()},
 }
 
@@ -168,3 +189,5 @@ def test_what_is_said_of_them_otherwise_is_refused_by_key(more: dict[str, Any], 
     assert to_model(config, family_of_type("qwen3"))["num_layers"] == 2
     with refused("unsupported_config_value", key):
         to_model({**config, "quantization_config": {**QUANTIZATION, **more}}, family_of_type("qwen3"))
+    with refused("quantized_weights", "quantization_config"):
+        to_model({**config, "quantization_config": {**more, "quant_method": ["fp8"]}}, family_of_type("qwen3"))
