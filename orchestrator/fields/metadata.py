@@ -5,7 +5,7 @@ Tables over all fields are made from it by `shape.declared`; what a change means
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from pydantic_core import PydanticUndefined
@@ -35,13 +35,14 @@ class HashedIfChanged(Metadata):
 
 class HashedAs(Metadata):
     """The field's default was another value once, which meant the same for every spec of that time: the default of now
-    is hashed as that value, so that these keep theirs.
+    is hashed as that value, so that stored specs keep their hashes. `could_be`: whether a stored spec can be of that
+    time; in others the two values may mean different things.
     """
 
-    __slots__ = ("earlier",)
+    __slots__ = ("could_be", "earlier")
 
-    def __init__(self, earlier: Any) -> None:
-        self.earlier = earlier
+    def __init__(self, earlier: Any, could_be: Callable[[Mapping[str, Any]], bool]) -> None:
+        self.earlier, self.could_be = earlier, could_be
 
 
 class AlsoCalled(Metadata):

@@ -8,7 +8,7 @@ from orchestrator.fields import resume
 from orchestrator.fields.base import Section
 from orchestrator.fields.metadata import AlsoCalled, HashedAs
 from orchestrator.fields.values import Fraction, Positive, PositiveNumber
-from orchestrator.models.blocks.registry import BLOCKS
+from orchestrator.models.blocks.registry import BLOCKS, could_have_adapters_first
 
 if TYPE_CHECKING:
     AdaptedModule: TypeAlias = str
@@ -30,7 +30,7 @@ class LoraSpec(Section):
     target_modules: Annotated[
         Annotated[list[AdaptedModule], Field(min_length=1)] | None,
         resume.same_or(lambda job: set(job.model.adapted_modules), resume.ADAPTERS),
-        HashedAs(_EARLIER_DEFAULT),
+        HashedAs(_EARLIER_DEFAULT, could_have_adapters_first),
         AlsoCalled("lora_target_modules"),
     ] = None
     """Matrices that get an adapter; by default all of the model's layers. `linear_qkv` and `linear_proj` are those of

@@ -15,4 +15,4 @@ def _masked(self: batch_sampler.RandomTokens, index: int) -> dict[str, Any]:
 
 
 # For the whole process: the program under test makes its data sets itself.
-batch_sampler.RandomTokens.__getitem__ = _masked  # type: ignore[method-assign]
+batch_sampler.RandomTokens.__getitem__ = _masked  # type: ignore[method-assign] # in this process alone

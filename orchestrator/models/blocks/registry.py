@@ -323,3 +323,9 @@ def _of_package(name: str) -> AttentionBlock:
         return AttentionOfPackage(name, plugins.load(plugins.BLOCKS, name))
     except UserError as error:
         raise MissingBlockError(str(error), code=error.code) from error
+
+
+def could_have_adapters_first(document: Mapping[str, Any]) -> bool:
+    """Whether the model of a stored spec has only blocks that took low-rank adapters from the beginning."""
+    model = document.get("model", {})
+    return not (model.get("architecture") == "mamba" or model.get("linear_attention_freq") or model.get("kv_lora_rank"))

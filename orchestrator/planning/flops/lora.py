@@ -16,10 +16,10 @@ LORA_FORMULA = (
 """As `flops.FORMULA`."""
 LORA_HYBRID_FORMULA = (
     "T * (M*(4*(h*p + w*h) + 3*7*w*n) + A*(4*(h*(q+2*k) + q*h) + 12*q*s) + F*4*m*h*f + 6*a + 4*V*h - u); T tokens, "
-    "M, A and F layers of state space, attention and MLP, h hidden, w width of a state space layer, n its state, "
-    "p = 2*w + 2*groups*n + heads, q query width, k key width, s sequence, m MLP matrices (2, gated 3), f ffn width, "
-    "a parameters of all adapters, V padded vocabulary; u gradients that nothing needs: of what lies before the first "
-    "adapter, and of its input"
+    "M, A and F layers of state space, attention and MLP or experts, h hidden, w width of a state space layer, n its "
+    "state, p = 2*w + 2*groups*n + heads, q query width, k key width, s sequence, m MLP matrices (2, gated 3), f ffn "
+    "width, a parameters of all adapters, V padded vocabulary; u gradients that nothing needs: of what lies before the "
+    "first adapter, and of its input"
 )
 """The same of a hybrid."""
 _WITH_EXPERTS = (
@@ -30,12 +30,11 @@ _WITH_EXPERTS = (
 
 def lora_formula(model: ModelSpec) -> str:
     """The formula of a model with adapters."""
-    if model.family.is_hybrid:
-        return LORA_HYBRID_FORMULA
     different = dict.fromkeys(layers(model))
     routes = any(each.routing is not None for layer in different for each in matrices_of(model, layer))
     of_blocks = dict.fromkeys(block.formula for layer in different for block in layer)
-    return "; ".join([f"{LORA_FORMULA}{_WITH_EXPERTS}" if routes else LORA_FORMULA, *filter(None, of_blocks)])
+    whole = LORA_HYBRID_FORMULA if model.family.is_hybrid else LORA_FORMULA
+    return "; ".join([f"{whole}{_WITH_EXPERTS}" if routes else whole, *filter(None, of_blocks)])
 
 
 def lora_flops(model: ModelSpec, attended: float, padded_vocab: int) -> float:

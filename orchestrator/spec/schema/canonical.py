@@ -21,6 +21,8 @@ def config_hash(document: Mapping[str, Any], root: type[Section] = JobSections) 
     for path, default in _left_out(root).items():
         document = _without(document, path, default)
     for name, also in declared(HashedAs, root):
+        if not also.could_be(document):
+            continue
         document = _at_default(document, name.split("."), field_at(name, root).get_default(), also.earlier)
     canonical = json.dumps(document, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(canonical.encode()).hexdigest()

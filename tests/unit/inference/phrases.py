@@ -25,4 +25,4 @@ def _phrases(self: batch_sampler.RandomTokens, index: int) -> dict[str, Any]:
 
 
 # For the whole process: the program under test makes its data sets itself.
-batch_sampler.RandomTokens.__getitem__ = _phrases  # type: ignore[method-assign]
+batch_sampler.RandomTokens.__getitem__ = _phrases  # type: ignore[method-assign] # in this process alone

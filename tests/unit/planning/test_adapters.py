@@ -307,6 +307,13 @@ def test_what_adapters_do_not_go_with(make_job: Any, sections: dict[str, Any], e
     assert codes(check(make_job(**sections))) == expected
 
 
+def test_the_formula_of_a_hybrid_has_its_experts(make_job: Any) -> None:
+    routed = {"hybrid_override_pattern": "M-*E", "num_experts": 4}
+    alone, beside = (formula(built(make_job, {"rank": 4}, model={**HYBRID, **more})) for more in ({}, routed))
+    assert beside.startswith(alone)
+    assert beside != alone
+
+
 def test_other_adapters_are_another_run(make_job: Any) -> None:
     old = built(make_job, {"rank": 4})
     kinds = {change.path: change.kind for change in diff_jobs(old, built(make_job, {"rank": 8, "alpha": 16.0}))}
@@ -316,5 +323,9 @@ def test_other_adapters_are_another_run(make_job: Any) -> None:
     usual = ["linear_qkv", "linear_proj", "linear_fc1", "linear_fc2"]  # what the default was
     stored = built(make_job, {"rank": 4, "target_modules": usual}).model_dump(mode="json")
     assert config_hash(stored) == config_hash(old.model_dump(mode="json")) != config_hash(named.model_dump(mode="json"))
+    linear = {**DELTA, "lora": {"rank": 4}}
+    every, some = (make_job(model={**linear, "lora": {"rank": 4, **more}}) for more in ({}, {"target_modules": usual}))
+    assert set(some.model.adapted_modules) < set(every.model.adapted_modules)
+    assert every.config_hash != some.config_hash, "two networks are two runs"
     without = JobSpec.model_validate(make_job().model_dump())
     assert "forbidden" in {change.kind for change in diff_jobs(old, without)}

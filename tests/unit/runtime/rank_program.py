@@ -83,7 +83,7 @@ def refused_leases(folder: Path) -> list[str]:
     told = []
     for run in (used_up, damaged):
         try:
-            take_lease(run, ranks, exchange, "launch")  # type: ignore[arg-type]
+            take_lease(run, ranks, exchange, "launch")  # type: ignore[arg-type] # only what it asks of it
         except (UserError, OSError) as error:
             told.append(f"{type(error).__name__}: {error}")
     dist.destroy_process_group()

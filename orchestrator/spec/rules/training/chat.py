@@ -20,8 +20,8 @@ def conversations(job: JobSections) -> Iterator[Problem]:
     if not data.has_conversations:
         return
     if not FEATURES["conversations"].goes_with(job.model.family):
-        names = " and ".join(each.name for each in FEATURES["conversations"].families)
-        message = f"conversations are for architecture: {names}, but architecture is {job.model.architecture}"
+        names = " or ".join(each.name for each in FEATURES["conversations"].families)
+        message = f"conversations are for models of architecture {names}, and this one is {job.model.family.name}"
         yield Problem(message, (CHAT, "model.architecture"), "leave chat out")
     unread = {
         "random_tokens": "random tokens are not conversations",
